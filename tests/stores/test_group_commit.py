@@ -40,7 +40,7 @@ class Sent:
         return asyncio.create_task(self.commits.enqueue(NewJob(task=task)))
 
 
-def test_a_caller_alone_waits_for_no_turn_of_the_loop(run: Run) -> None:
+def test_a_single_caller_does_not_wait_for_a_loop_turn(run: Run) -> None:
     async def story() -> None:
         sent = Sent()
         sent.go.set()
@@ -52,7 +52,7 @@ def test_a_caller_alone_waits_for_no_turn_of_the_loop(run: Run) -> None:
     run(story())
 
 
-def test_who_comes_in_the_same_turn_goes_in_the_next_one_together_and_others_when_one_arrives(run: Run) -> None:
+def test_callers_of_one_loop_turn_share_the_next_commit(run: Run) -> None:
     async def story() -> None:
         sent = Sent()
         tasks = [sent.call(task) for task in "abc"]
@@ -72,7 +72,7 @@ def test_who_comes_in_the_same_turn_goes_in_the_next_one_together_and_others_whe
     run(story())
 
 
-def test_a_loop_that_ends_in_the_middle_leaves_nothing_behind_for_the_next(run: Run) -> None:
+def test_a_loop_that_ends_during_a_commit_leaves_no_state_for_the_next(run: Run) -> None:
     held: list[Sent] = []
 
     async def cut_short() -> None:
@@ -95,7 +95,7 @@ def test_a_loop_that_ends_in_the_middle_leaves_nothing_behind_for_the_next(run: 
     assert held[0].statements == [["a"], ["b", "c"], ["e"], ["f"]]
 
 
-def test_closing_does_not_wait_for_what_a_loop_left_undone_that_is_no_more(run: Run) -> None:
+def test_closing_does_not_wait_for_calls_of_an_ended_loop(run: Run) -> None:
     held: list[Sent] = []
 
     async def leave() -> None:
@@ -119,7 +119,7 @@ def test_closing_does_not_wait_for_what_a_loop_left_undone_that_is_no_more(run: 
     loop.close()
 
 
-def test_a_call_on_another_loop_than_those_on_their_way_goes_by_itself(run: Run) -> None:
+def test_a_call_on_another_loop_is_sent_by_itself(run: Run) -> None:
     async def story() -> None:
         sent = Sent()
         first = [sent.call(task) for task in "ab"]

@@ -30,9 +30,7 @@ def crowded() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_connection_beyond_a_thousand_descriptors_is_looked_at_as_any_other(
-    run: Run, postgres_url: str, crowded: None
-) -> None:
+def test_a_connection_with_a_descriptor_above_1023_is_checked(run: Run, postgres_url: str, crowded: None) -> None:
     async def story() -> None:
         connection = await psycopg.AsyncConnection.connect(postgres_url, autocommit=True)
         other = await psycopg.AsyncConnection.connect(postgres_url, autocommit=True)

@@ -47,30 +47,30 @@ def written(run: Run, table: Table, items: str) -> tuple[str, str]:
     return "".join(sorted(answer.rows)), "".join(item for item, _ in answer.refused)
 
 
-def test_one_that_fails_alone_while_another_passes_is_refused(run: Run) -> None:
+def test_an_item_that_fails_alone_while_another_is_written_is_refused(run: Run) -> None:
     table = Table(lambda _, part: ValueError("no") if "c" in part else None)
     assert written(run, table, "abcd") == ("ABD", "c")
     assert table.calls == ["abcd", "abcd", "", "ab", "cd", "c", "d", "c", "c", "c"]
 
 
-def test_a_trouble_that_passes_is_nobodys_fault(run: Run) -> None:
+def test_a_temporary_error_refuses_no_item(run: Run) -> None:
     assert written(run, Table(lambda call, _: ValueError("once") if call == 1 else None), "abcd") == ("ABCD", "")
     table = Table(lambda call, part: ValueError("c, for a while") if "c" in part and call < 8 else None)
     assert written(run, table, "abcd") == ("ABCD", "")
 
 
-def test_a_write_that_fails_for_no_row_too_raises_its_error_at_once(run: Run) -> None:
+def test_a_write_that_fails_without_rows_raises_its_error_at_once(run: Run) -> None:
     table = Table(lambda call, part: ValueError("no such column"))
     with pytest.raises(ValueError, match="no such column"):
         written(run, table, "abcdefgh")
     assert len(table.calls) == 3
 
 
-def test_a_connection_that_is_cut_ends_the_search(run: Run) -> None:
+def test_a_lost_connection_ends_the_bisection(run: Run) -> None:
     table = Table(lambda call, part: Cut() if call == 4 else ValueError("no") if part else None)
     with pytest.raises(Cut):
         written(run, table, "abcd")
 
 
-def test_where_all_are_refused_the_caller_is_told_each(run: Run) -> None:
+def test_if_all_are_refused_the_caller_gets_each_error(run: Run) -> None:
     assert written(run, Table(lambda _, part: ValueError("no") if part else None), "ab") == ("", "ab")

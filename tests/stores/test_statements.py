@@ -27,7 +27,7 @@ def loaded(folder: Path, text: str) -> dict[str, bytes]:
     return load_statements(file, {"table": '"live"'})
 
 
-def test_a_part_stands_in_every_statement_that_names_it_and_is_none_itself(tmp_path: Path) -> None:
+def test_a_part_is_filled_into_every_statement_that_names_it(tmp_path: Path) -> None:
     due = b"""run_at <= %s and "live".state = 'queued'"""
     assert loaded(tmp_path, TEXT) == {
         "first": b'select 1 from "live" where ' + due,
@@ -36,11 +36,11 @@ def test_a_part_stands_in_every_statement_that_names_it_and_is_none_itself(tmp_p
 
 
 @pytest.mark.parametrize("again", ["-- name: first\nselect 3", "-- part: first\nand true", "-- part: due\nand true"])
-def test_a_name_is_given_once(tmp_path: Path, again: str) -> None:
+def test_a_duplicate_name_is_refused(tmp_path: Path, again: str) -> None:
     with pytest.raises(ValueError, match=r"declared twice in statements\.sql"):
         loaded(tmp_path, f"{TEXT}\n{again}\n")
 
 
-def test_a_place_that_nothing_fills_is_a_mistake(tmp_path: Path) -> None:
+def test_a_missing_filling_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="unheard_of"):
         loaded(tmp_path, "-- name: first\nselect {unheard_of}\n")

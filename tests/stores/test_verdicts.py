@@ -17,22 +17,22 @@ ONE, TWO, THREE = (Lease(job_id, f"token {job_id}", 1) for job_id in (1, 2, 3))
 
 
 @pytest.mark.parametrize("asked", [COMPLETED, RETRY, SNOOZE, FAIL])
-def test_what_is_recorded_as_asked_is_settled(asked: Settlement) -> None:
+def test_an_outcome_recorded_as_requested_is_settled(asked: Settlement) -> None:
     assert recorded(asked, asked.state) is Verdict.SETTLED
 
 
-def test_what_the_row_has_made_of_it_is_the_reply_and_is_never_due() -> None:
+def test_a_changed_outcome_is_the_reply_and_has_no_delay() -> None:
     assert recorded(RETRY, State.CANCELED) == Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="no")
     assert recorded(RETRY, State.FAILED) == Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING])
-def test_a_repeat_of_one_that_was_to_wait_is_known_whatever_the_job_does_now(state: State) -> None:
+def test_a_repeated_retry_is_recognized_in_any_state_of_the_job(state: State) -> None:
     assert recorded_before(RETRY, state) is Verdict.ALREADY_SETTLED
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED])
-def test_a_completion_of_what_was_settled_otherwise_reports_what_was_recorded(state: State) -> None:
+def test_a_completion_of_a_settled_job_reports_the_recorded_outcome(state: State) -> None:
     following = Settlement(State.COMPLETED, AttemptOutcome.OK, result="1", then=(NewJob(task="next"),))
     reply = recorded_before(following, state)
     assert isinstance(reply, Settlement)
@@ -42,17 +42,17 @@ def test_a_completion_of_what_was_settled_otherwise_reports_what_was_recorded(st
 
 @pytest.mark.parametrize("asked", [RETRY, SNOOZE])
 @pytest.mark.parametrize("state", [State.CANCELED, State.FAILED])
-def test_a_repeat_of_one_that_was_to_wait_learns_that_it_has_ended(asked: Settlement, state: State) -> None:
+def test_a_repeated_retry_reports_that_the_job_has_ended(asked: Settlement, state: State) -> None:
     reply = recorded_before(asked, state)
     assert isinstance(reply, Settlement)
     assert (reply.state, reply.delay) == (state, 0.0)
 
 
-def test_a_repeat_of_a_failure_that_failed_is_no_news() -> None:
+def test_a_repeated_failure_is_recognized() -> None:
     assert recorded_before(FAIL, State.FAILED) is Verdict.ALREADY_SETTLED
 
 
-def test_no_trace_is_lost_and_after_a_call_without_a_reply_unknown() -> None:
+def test_a_missing_job_is_lost_or_unknown_after_a_call_without_a_reply() -> None:
     assert untraced(repeat=False) is Verdict.LOST
     assert untraced(repeat=True) is Verdict.UNKNOWN
 
@@ -65,7 +65,7 @@ def test_rows_are_written_in_id_order_and_answered_in_the_order_of_the_batch() -
     assert replies.in_order(repeat=True) == [Verdict.UNKNOWN, Verdict.SETTLED, RefusedSettlement("no")]
 
 
-def test_a_lease_named_twice_is_settled_as_it_was_named_first_and_answered_twice() -> None:
+def test_a_duplicate_lease_is_settled_by_its_first_entry_and_answered_twice() -> None:
     replies = Replies([(ONE, FAIL), (ONE, COMPLETED)])
     assert replies.entries == [(ONE, FAIL)]
     replies.known = {pair((ONE, FAIL)): Verdict.SETTLED}
@@ -80,7 +80,7 @@ def test_one_job_under_two_tokens_is_two_leases() -> None:
     assert len(Replies([(ONE, COMPLETED), (zombie, COMPLETED)]).entries) == 2
 
 
-def test_a_busy_row_that_is_gone_when_it_is_tried_again_is_not_called_busy() -> None:
+def test_a_busy_row_that_is_deleted_before_the_retry_is_not_busy() -> None:
     replies = Replies([(ONE, COMPLETED), (TWO, COMPLETED)])
     replies.known = {pair((ONE, COMPLETED)): Verdict.BUSY, pair((TWO, COMPLETED)): Verdict.SETTLED}
     again = replies.busy()

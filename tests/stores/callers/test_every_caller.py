@@ -65,7 +65,7 @@ def declared(app: App) -> Task[..., bool, object]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_job_is_there_if_and_only_if_the_caller_commits(
+def test_the_job_exists_if_and_only_if_the_caller_commits(
     opens: Opens, url: str, app: App, count: Count, run: Run, commits: bool
 ) -> None:
     confirm = declared(app)
@@ -85,9 +85,7 @@ def test_the_job_is_there_if_and_only_if_the_caller_commits(
     run(story())
 
 
-def test_what_is_rolled_back_to_a_savepoint_takes_its_jobs_along(
-    opens: Opens, url: str, app: App, count: Count, run: Run
-) -> None:
+def test_a_rollback_to_a_savepoint_drops_its_jobs(opens: Opens, url: str, app: App, count: Count, run: Run) -> None:
     confirm = declared(app)
 
     async def story() -> None:
@@ -103,7 +101,7 @@ def test_what_is_rolled_back_to_a_savepoint_takes_its_jobs_along(
     assert (count("jobs"), count("orders")) == (1, 1)
 
 
-def test_options_hold_and_the_job_is_given_as_it_was_written(opens: Opens, url: str, app: App, run: Run) -> None:
+def test_options_apply_and_the_written_job_is_returned(opens: Opens, url: str, app: App, run: Run) -> None:
     confirm = declared(app)
 
     @app.task
@@ -154,7 +152,7 @@ def test_a_commit_wakes_a_sleeping_worker_and_the_arguments_arrive(opens: Opens,
     assert run(story(), timeout=90) is True
 
 
-def test_hooks_see_it_and_its_span_ends_before_the_commit(
+def test_hooks_run_and_the_span_ends_before_the_commit(
     opens: Opens, url: str, app: App, run: Run, spans: Spans
 ) -> None:
     hooked = App(url, traces=spans.traces(), on_enqueue=[lambda job: msgspec.structs.replace(job, priority=7)])

@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_its_owner_could_not_commit_is_refused_with_what_to_do(what: str, postgres_url: str, run: Run) -> None:
+def test_a_connection_that_cannot_be_committed_is_refused_with_the_fix(what: str, postgres_url: str, run: Run) -> None:
     make, said = REFUSED[what]
     app = App(postgres_url)
 
@@ -179,7 +179,7 @@ def test_another_file_is_refused_and_another_name_of_the_same_is_not(tmp_path: P
     app.sync.close()
 
 
-def test_what_needs_an_event_loop_is_refused_where_there_is_none(postgres_url: str, run: Run) -> None:
+def test_an_asynchronous_connection_is_refused_without_an_event_loop(postgres_url: str, run: Run) -> None:
     app = App(postgres_url)
 
     @app.task
@@ -215,7 +215,7 @@ def test_a_job_that_the_server_refuses_is_an_invalid_job_whatever_the_library(po
     run(story())
 
 
-def test_a_schema_without_the_function_is_told_to_migrate(postgres_url: str, run: Run) -> None:
+def test_a_schema_without_the_function_is_reported_with_the_migrate_command(postgres_url: str, run: Run) -> None:
     app, absent = App(postgres_url), App(postgres_url, schema="elsewhere")
 
     async def story() -> None:
@@ -248,7 +248,7 @@ def test_a_schema_without_the_function_is_told_to_migrate(postgres_url: str, run
     ],
     ids=["another baseline", "of before the first release", "none", "too new"],
 )
-def test_nothing_is_written_into_a_schema_of_another_time(
+def test_no_job_is_written_into_a_schema_of_another_version(
     change: str, refused: type[SchemaError], words: str, postgres_url: str, run: Run
 ) -> None:
     async def story() -> None:
@@ -272,7 +272,7 @@ def test_nothing_is_written_into_a_schema_of_another_time(
     run(story())
 
 
-def test_the_schema_is_looked_at_once(postgres_url: str) -> None:
+def test_the_schema_is_checked_once(postgres_url: str) -> None:
     app = App(postgres_url)
     with psycopg.connect(postgres_url) as connection:
         app.enqueue_in(connection, JOB)
@@ -282,7 +282,7 @@ def test_the_schema_is_looked_at_once(postgres_url: str) -> None:
         connection.rollback()
 
 
-def test_a_rule_that_the_schema_does_not_know_is_never_left_out(postgres_url: str) -> None:
+def test_an_option_that_the_schema_lacks_is_never_ignored(postgres_url: str) -> None:
     with (
         psycopg.connect(postgres_url) as connection,
         pytest.raises(psycopg.errors.UndefinedFunction, match='does not know "color": it is older than the program'),
@@ -290,7 +290,7 @@ def test_a_rule_that_the_schema_does_not_know_is_never_left_out(postgres_url: st
         connection.execute("""select stowhand.enqueue_text('{"task": "t", "color": "red"}')""")
 
 
-def test_the_function_takes_all_that_a_job_may_have_and_gives_all_that_a_job_has(postgres_url: str) -> None:
+def test_the_function_accepts_and_returns_every_field_of_a_job(postgres_url: str) -> None:
     given = dict.fromkeys(NewJob.__struct_encode_fields__) | {"task": "t"}
     with psycopg.connect(postgres_url) as connection:
         row = connection.execute("select stowhand.enqueue_text(%s)", [json.dumps(given)]).fetchone()
@@ -309,7 +309,9 @@ def test_the_functions_payload_is_an_object_or_a_text(payload: object, postgres_
     assert json.loads(json.loads(row[0])["payload"]) == {"to": "ada", "n": 1.5}
 
 
-def test_what_is_closed_or_has_failed_says_so_in_its_own_words(postgres_url: str, tmp_path: Path, run: Run) -> None:
+def test_a_closed_or_failed_connection_raises_the_error_of_its_library(
+    postgres_url: str, tmp_path: Path, run: Run
+) -> None:
     app, lite = App(postgres_url), App(f"sqlite:///{tmp_path}/shop.db")
     lite.sync.install()
 

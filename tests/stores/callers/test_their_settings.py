@@ -96,7 +96,7 @@ SYNCHRONOUS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("opens", SYNCHRONOUS.values(), ids=SYNCHRONOUS.keys())
-def test_no_setting_of_a_synchronous_connection_is_in_the_way(opens: Callable[[str], Any], postgres_url: str) -> None:
+def test_settings_of_a_synchronous_connection_do_not_matter(opens: Callable[[str], Any], postgres_url: str) -> None:
     app = App(postgres_url)
     with opens(postgres_url) as connection:
         check(app.enqueue_in(connection, JOB))
@@ -137,7 +137,9 @@ ASYNCHRONOUS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("opens", ASYNCHRONOUS.values(), ids=ASYNCHRONOUS.keys())
-def test_nor_of_an_asynchronous_one(opens: Callable[[str], Any], postgres_url: str, run: Run) -> None:
+def test_settings_of_an_asynchronous_connection_do_not_matter(
+    opens: Callable[[str], Any], postgres_url: str, run: Run
+) -> None:
     app = App(postgres_url)
 
     async def story() -> None:
@@ -147,7 +149,7 @@ def test_nor_of_an_asynchronous_one(opens: Callable[[str], Any], postgres_url: s
     run(story())
 
 
-def test_a_session_in_a_tests_own_transaction_leaves_nothing(postgres_url: str) -> None:
+def test_a_session_in_the_transaction_of_a_test_leaves_no_job(postgres_url: str) -> None:
     app = App(postgres_url)
     app.sync.counts()
     engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
@@ -163,7 +165,7 @@ def test_a_session_in_a_tests_own_transaction_leaves_nothing(postgres_url: str) 
     app.sync.close()
 
 
-def test_no_library_is_imported_for_those_who_have_none(tmp_path: Path) -> None:
+def test_no_optional_library_is_imported(tmp_path: Path) -> None:
     program = """
 import sqlite3
 from stowhand import App, NewJob
@@ -176,7 +178,7 @@ app.enqueue_in(sqlite3.connect("{}"), NewJob(task="t"))"""
     assert not {"sqlalchemy", "asyncpg", "aiosqlite", "django", "stowhand.stores.callers.sqlalchemy"} & loaded
 
 
-def test_within_run_sync_it_is_synchronous(postgres_url: str, run: Run) -> None:
+def test_a_session_within_run_sync_is_synchronous(postgres_url: str, run: Run) -> None:
     app = App(postgres_url)
 
     async def story() -> None:
@@ -187,7 +189,7 @@ def test_within_run_sync_it_is_synchronous(postgres_url: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["psycopg", "asyncpg", "Session-psycopg", "AsyncSession-asyncpg"])
-def test_the_schemas_name_is_no_pattern_of_anybodys(name: str, postgres_url: str, run: Run) -> None:
+def test_special_characters_in_the_schema_name_are_escaped(name: str, postgres_url: str, run: Run) -> None:
     app = App(postgres_url, schema='a "b" :job %s %% ? $1 {c} \\:d')
     app.sync.install()
 
@@ -204,7 +206,7 @@ def test_the_schemas_name_is_no_pattern_of_anybodys(name: str, postgres_url: str
 
 
 @pytest.mark.parametrize("moment", ["infinity", "-infinity", "12026-11-23 12:00:00+00"])
-def test_a_run_time_that_python_cannot_name_is_the_last_or_the_first(moment: str, postgres_url: str) -> None:
+def test_a_run_time_beyond_python_is_the_last_or_first_time(moment: str, postgres_url: str) -> None:
     app = App(postgres_url)
     again = NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE)
     with of_an_engine(postgres_url) as session:
@@ -232,7 +234,7 @@ def beginning_by_itself(url: str, **options: Any) -> Engine:
     return engine
 
 
-def test_savepoints_of_a_session_on_sqlite_hold_where_it_begins_by_itself(tmp_path: Path) -> None:
+def test_savepoints_of_a_session_on_sqlite_work_if_it_begins_transactions_itself(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db")
     app.sync.install()
     with Session(beginning_by_itself(f"sqlite:///{tmp_path}/shop.db")) as session:
@@ -248,7 +250,7 @@ def test_savepoints_of_a_session_on_sqlite_hold_where_it_begins_by_itself(tmp_pa
     app.sync.close()
 
 
-def test_what_aiosqlite_reads_as_stays_as_it_is(tmp_path: Path, run: Run) -> None:
+def test_the_factories_of_aiosqlite_stay_unchanged(tmp_path: Path, run: Run) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db")
     app.sync.install()
 
@@ -265,7 +267,7 @@ def test_what_aiosqlite_reads_as_stays_as_it_is(tmp_path: Path, run: Run) -> Non
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has autocommit=False since Python 3.12")
-def test_a_connection_that_is_always_in_a_transaction(tmp_path: Path) -> None:
+def test_a_connection_that_is_always_in_a_transaction_works(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}/shop.db")
     app.sync.install()
     options: dict[str, Any] = {"autocommit": False}

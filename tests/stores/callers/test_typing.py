@@ -84,7 +84,7 @@ async def wrong(
 
 
 @pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=[pytest.mark.rare, OF_PYRIGHT])])
-def test_a_checker_knows_each_object_and_refuses_what_has_no_transaction(
+def test_a_type_checker_accepts_connections_and_refuses_other_objects(
     complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
 ) -> None:
     wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# E")}

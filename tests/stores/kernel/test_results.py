@@ -53,7 +53,7 @@ async def settled(tasks: Sequence[asyncio.Task[str]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_a_handle_is_asked_about_after_a_tenth_of_its_wait_within_limits(run: Run) -> None:
+def test_the_pause_of_a_handle_is_a_tenth_of_its_wait_within_limits(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting = questions.wait(1)
@@ -74,7 +74,7 @@ def test_a_handle_is_asked_about_after_a_tenth_of_its_wait_within_limits(run: Ru
     run(scenario())
 
 
-def test_handles_that_came_one_after_the_other_come_to_share_questions(run: Run) -> None:
+def test_handles_that_arrived_one_after_another_share_requests(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting: list[asyncio.Task[str]] = []
@@ -89,7 +89,7 @@ def test_handles_that_came_one_after_the_other_come_to_share_questions(run: Run)
     run(scenario())
 
 
-def test_ten_thousand_handles_are_asked_about_less_often(run: Run) -> None:
+def test_ten_thousand_handles_are_requested_less_often(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting = questions.wait(*range(10_000))
@@ -103,7 +103,7 @@ def test_ten_thousand_handles_are_asked_about_less_often(run: Run) -> None:
     run(scenario())
 
 
-def test_a_settlement_of_the_same_process_asks_at_once_about_its_jobs(run: Run) -> None:
+def test_a_settlement_of_the_same_process_requests_its_jobs_at_once(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting = questions.wait(1, 2)
@@ -123,7 +123,7 @@ def test_a_settlement_of_the_same_process_asks_at_once_about_its_jobs(run: Run) 
     run(scenario())
 
 
-def test_each_loop_has_a_poll_of_its_own_and_all_are_asked_at_once(run: Run) -> None:
+def test_each_loop_has_its_own_poll_and_all_send_requests_at_once(run: Run) -> None:
     polls = LoopPolls[SharedPoll[int, str]]()
     asked = threading.Semaphore(0)
     ended: dict[int, str] = {}
@@ -149,7 +149,7 @@ def test_each_loop_has_a_poll_of_its_own_and_all_are_asked_at_once(run: Run) -> 
     run(scenario())
 
 
-def test_callers_that_come_again_and_again_do_not_postpone_the_question(run: Run) -> None:
+def test_repeated_callers_do_not_postpone_the_request(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting: list[asyncio.Task[str]] = []
@@ -164,7 +164,7 @@ def test_callers_that_come_again_and_again_do_not_postpone_the_question(run: Run
     run(scenario())
 
 
-def test_while_the_store_is_away_it_is_asked_again_and_callers_may_leave(run: Run) -> None:
+def test_requests_are_repeated_while_the_store_is_unreachable_and_callers_may_leave(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         questions.error = StoreUnreachable("the store is away")
@@ -182,7 +182,7 @@ def test_while_the_store_is_away_it_is_asked_again_and_callers_may_leave(run: Ru
     run(scenario())
 
 
-def test_a_refusal_ends_each_wait_and_the_next_one_asks_again(run: Run) -> None:
+def test_a_refusal_ends_each_wait_and_the_next_wait_sends_a_request(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         questions.error = StoreError("access denied")
@@ -197,7 +197,7 @@ def test_a_refusal_ends_each_wait_and_the_next_one_asks_again(run: Run) -> None:
     run(scenario())
 
 
-def test_a_poll_that_is_closed_ends_every_wait_and_may_be_used_again(run: Run) -> None:
+def test_closing_a_poll_ends_every_wait_and_it_can_be_used_again(run: Run) -> None:
     async def scenario() -> None:
         questions = Questions()
         waiting = questions.wait(1)
@@ -214,7 +214,7 @@ def test_a_poll_that_is_closed_ends_every_wait_and_may_be_used_again(run: Run) -
     run(scenario())
 
 
-def test_a_commit_on_sqlite_asks_at_once(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_on_sqlite_causes_a_request_at_once(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.stores.sqlite.queue.results.Results.min_pause", 600.0)
 
     async def scenario() -> None:
@@ -235,7 +235,7 @@ def test_a_commit_on_sqlite_asks_at_once(tmp_path: Path, run: Run, monkeypatch: 
 
 
 @pytest.mark.parametrize("kind", ["memory", "postgres"])
-def test_a_settlement_in_the_same_process_asks_at_once(
+def test_a_settlement_in_the_same_process_causes_a_request_at_once(
     kind: str, request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(store=MemoryStore()) if kind == "memory" else App(request.getfixturevalue("postgres_url"))

@@ -14,7 +14,7 @@ README_COLUMNS = (
 )
 
 
-def test_the_arguments_have_the_readmes_names_order_and_defaults(sql: Sql) -> None:
+def test_the_arguments_have_the_names_order_and_defaults_of_the_readme(sql: Sql) -> None:
     ((arguments,),) = sql(
         "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 9"
         " and pronamespace = 'stowhand'::regnamespace"
@@ -27,7 +27,7 @@ def test_the_arguments_have_the_readmes_names_order_and_defaults(sql: Sql) -> No
     assert arguments.count("DEFAULT") == 9
 
 
-def test_the_job_comes_back_with_the_readmes_columns_first(sql: Sql) -> None:
+def test_the_returned_job_begins_with_the_columns_of_the_readme(sql: Sql) -> None:
     columns = sql(
         "select string_agg(attname, ', ' order by attnum) from pg_attribute"
         " where attrelid = 'stowhand.jobs'::regclass and attnum between 1 and 16"
@@ -89,7 +89,7 @@ def test_a_relative_run_time_works_as_in_the_readme(sql: Sql) -> None:
         ("'t', priority := 3000000000", "42883", ""),
     ],
 )
-def test_what_is_not_allowed_is_refused_with_the_readmes_code_and_the_limit(
+def test_invalid_arguments_are_refused_with_the_code_of_the_readme_and_the_limit(
     sql: Sql, call: str, code: str, limit: str
 ) -> None:
     with pytest.raises(psycopg.Error) as raised:
@@ -218,14 +218,14 @@ def test_a_large_payload_is_examined_in_a_moment(postgres_url: str) -> None:
         connection.execute("select stowhand.add_job('t', %s::json)", (deep,))
 
 
-def test_tokens_of_a_running_job_are_not_given_to_whoever_enqueues(sql: Sql) -> None:
+def test_an_enqueue_does_not_return_the_token_of_a_running_job(sql: Sql) -> None:
     sql("select stowhand.add_job('t', job_key := 'k')")
     sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
     ((state, token),) = sql("select state, token from stowhand.enqueue('t', _key => 'k', _mode => 'unsafe_dedupe')")
     assert (state, token) == ("processing", None)
 
 
-def test_the_row_that_comes_back_is_the_views(sql: Sql) -> None:
+def test_the_returned_row_is_that_of_the_view(sql: Sql) -> None:
     sql("select stowhand.add_job('t', job_key := 'k', queue_name := 'q')")
     sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
     ((same,),) = sql(
@@ -240,7 +240,7 @@ def test_the_row_that_comes_back_is_the_views(sql: Sql) -> None:
     assert sql("select to_jsonb(j)::text from stowhand.jobs j where j.flags is not null") == [(same,)]
 
 
-def test_a_session_that_reads_backslashes_in_its_own_way_adds_jobs_all_the_same(postgres_url: str, sql: Sql) -> None:
+def test_jobs_are_added_in_a_session_without_standard_conforming_strings(postgres_url: str, sql: Sql) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("set standard_conforming_strings = off")
         connection.execute("set escape_string_warning = on")

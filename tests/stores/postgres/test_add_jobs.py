@@ -26,7 +26,7 @@ def specs(*jobs: tuple[str, str | None, str | None]) -> str:
     return SPECS.format(rows=", ".join(f"({job})" for job in literal))
 
 
-def test_the_jobs_come_back_in_the_order_of_the_specs(sql: Sql) -> None:
+def test_jobs_are_returned_in_the_order_of_the_specs(sql: Sql) -> None:
     sql("select stowhand.add_job('elder', job_key := 'b')")
     rows = sql(
         "select task_identifier, payload::text, key, revision from stowhand.add_jobs("
@@ -45,7 +45,7 @@ def test_the_jobs_come_back_in_the_order_of_the_specs(sql: Sql) -> None:
     assert sql("select count(*) from stowhand.live") == [(5,)]
 
 
-def test_a_spec_may_name_every_detail(sql: Sql) -> None:
+def test_a_spec_can_set_every_field(sql: Sql) -> None:
     rows = sql(
         "select queue_name, run_at = now() + interval '1 hour', max_attempts, key, priority, flags, work_queue"
         " from stowhand.add_jobs(array[('t', '{}', 'q', now() + interval '1 hour', 3, 'k', -5, '{b,a,b}', 'mail')"
@@ -104,17 +104,17 @@ def test_specs_may_be_read_from_json(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("none", ["'{}'", "null"])
-def test_no_specs_are_no_jobs(sql: Sql, none: str) -> None:
+def test_no_specs_add_no_jobs(sql: Sql, none: str) -> None:
     assert sql(f"select * from stowhand.add_jobs({none})") == []
 
 
-def test_one_key_twice_is_refused_and_nothing_inserted(sql: Sql) -> None:
+def test_a_duplicate_key_is_refused_and_no_job_is_inserted(sql: Sql) -> None:
     with pytest.raises(psycopg.errors.CardinalityViolation, match="k1"):
         sql("select * from stowhand.add_jobs(" + specs(("a", None, None), ("b", None, "k1"), ("c", None, "k1")) + ")")
     assert sql("select count(*) from stowhand.live") == [(0,)]
 
 
-def test_one_bad_spec_refuses_them_all(sql: Sql) -> None:
+def test_one_invalid_spec_refuses_all_jobs(sql: Sql) -> None:
     with pytest.raises(psycopg.Error) as raised:
         sql("select * from stowhand.add_jobs(" + specs(("a", None, None), ("x" * 129, None, None)) + ")")
     assert raised.value.sqlstate == "GWBID"
@@ -122,7 +122,7 @@ def test_one_bad_spec_refuses_them_all(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(("argument", "kept"), [("true", True), ("false", False), ("null", False)])
-def test_the_run_time_is_kept_if_asked_and_never_of_a_job_that_was_tried(sql: Sql, argument: str, kept: bool) -> None:
+def test_the_run_time_is_kept_on_request_but_not_after_an_attempt(sql: Sql, argument: str, kept: bool) -> None:
     sql("select stowhand.add_job('t', job_key := 'k', run_at := now() + interval '1 day')")
     call = f"stowhand.add_jobs({specs(('t', None, 'k'))}, job_key_preserve_run_at := {argument})"
     assert sql(f"select run_at > now() + interval '1 hour' from {call}") == [(kept,)]
@@ -199,7 +199,7 @@ def test_a_failed_holder_is_revived_under_its_id(sql: Sql, mode: str) -> None:
 # -- remove_job -----------------------------------------------------------------------------------------
 
 
-def test_a_waiting_job_is_removed_and_given_back(sql: Sql) -> None:
+def test_a_waiting_job_is_removed_and_returned(sql: Sql) -> None:
     sql("select stowhand.add_job('send_email', '{\"n\": 1}', job_key := 'abc')")
     assert sql("select task_identifier, payload, key from stowhand.remove_job('abc')") == [
         ("send_email", {"n": 1}, "abc")
@@ -208,7 +208,7 @@ def test_a_waiting_job_is_removed_and_given_back(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("key", ["'unknown'", "null", "''"])
-def test_removing_what_is_not_there_gives_null(sql: Sql, key: str) -> None:
+def test_removing_an_unknown_key_returns_null(sql: Sql, key: str) -> None:
     sql("select stowhand.add_job('t', job_key := 'k')")
     assert sql(f"select stowhand.remove_job({key}) is null, stowhand.remove_job({key})::text is null") == [(True, True)]
     assert sql(f"select id from stowhand.remove_job({key})") == [(None,)]
@@ -225,7 +225,7 @@ def test_a_running_job_is_not_removed_but_will_not_run_again(sql: Sql) -> None:
     assert sql("select state from stowhand.everything") == [("canceled",)]
 
 
-def test_a_key_that_moves_on_while_its_removal_waits_is_removed_from_the_newer_job(postgres_url: str, sql: Sql) -> None:
+def test_a_removal_that_waited_removes_the_newer_job_with_the_key(postgres_url: str, sql: Sql) -> None:
     sql("select stowhand.add_job('t', '1', job_key := 'k')")
     sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
     with psycopg.connect(postgres_url) as producer, ThreadPoolExecutor(1) as threads:

@@ -45,7 +45,7 @@ def numbered(sql: Sql) -> None:
 
 
 @pytest.mark.usefixtures("numbered")
-def test_jobs_are_completed_as_the_readme_calls_it(sql: Sql) -> None:
+def test_complete_jobs_works_as_in_the_readme(sql: Sql) -> None:
     rows = sql(f"SELECT * FROM {CALLS['complete_jobs']}")
     assert [row[0] for row in rows] == [7, 99, 38674]
     assert sql("select id from stowhand.jobs") == [(8,)]
@@ -55,14 +55,14 @@ def test_jobs_are_completed_as_the_readme_calls_it(sql: Sql) -> None:
 
 
 @pytest.mark.usefixtures("numbered")
-def test_jobs_are_failed_as_the_readme_calls_it(sql: Sql) -> None:
+def test_permanently_fail_jobs_works_as_in_the_readme(sql: Sql) -> None:
     rows = sql(f"select id, attempts, max_attempts, last_error, state, key from {CALLS['permanently_fail_jobs']}")
     assert rows == [(n, 25, 25, "Enter reason here", "failed", f"k{n}") for n in (7, 99, 38674)]
     assert sql("select count(*) from stowhand.jobs where attempts = max_attempts") == [(3,)]
 
 
 @pytest.mark.usefixtures("numbered")
-def test_jobs_are_rescheduled_as_the_readme_calls_it(sql: Sql) -> None:
+def test_reschedule_jobs_works_as_in_the_readme(sql: Sql) -> None:
     rows = sql(
         "select id, run_at = now() + interval '5 minutes', priority, attempts, max_attempts, state"
         f" from {CALLS['reschedule_jobs']}"
@@ -71,7 +71,7 @@ def test_jobs_are_rescheduled_as_the_readme_calls_it(sql: Sql) -> None:
     assert sql("select id from stowhand.jobs where attempts = 0 and priority = 0") == [(8,)]
 
 
-def test_every_function_has_the_readmes_names_order_and_defaults(sql: Sql) -> None:
+def test_every_function_has_the_names_order_and_defaults_of_the_readme(sql: Sql) -> None:
     rows: list[tuple[Any, ...]] = sql(
         "select proname, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc"
         " where pronamespace = 'stowhand'::regnamespace and proname = any(%s) order by 1",
@@ -108,13 +108,13 @@ def test_every_function_has_the_readmes_names_order_and_defaults(sql: Sql) -> No
         "force_unlock_workers(array[null])",
     ],
 )
-def test_null_and_nothing_name_no_job(sql: Sql, call: str) -> None:
+def test_null_and_an_empty_array_change_no_job(sql: Sql, call: str) -> None:
     sql("select stowhand.add_job('t')")
     assert sql(f"select * from stowhand.{call}") == []
     assert sql("select state, revision, updated_at = created_at from stowhand.live") == [("queued", 0, True)]
 
 
-def test_null_means_keep_and_nought_means_nought(sql: Sql) -> None:
+def test_null_keeps_a_value_and_zero_sets_it(sql: Sql) -> None:
     sql("select stowhand.add_job('t', priority := 7, max_attempts := 3)")
     sql("update stowhand.live set attempts = 2, state = 'errored'")
     rows = sql(
@@ -133,14 +133,14 @@ def test_null_means_keep_and_nought_means_nought(sql: Sql) -> None:
         ("work_queue := 'a,b'", "GWBQN", "no comma"),
     ],
 )
-def test_values_that_no_job_can_have_are_refused(sql: Sql, arguments: str, code: str, said: str) -> None:
+def test_invalid_values_are_refused(sql: Sql, arguments: str, code: str, said: str) -> None:
     sql("select stowhand.add_job('t')")
     with pytest.raises(psycopg.Error, match=said) as raised:
         sql(f"select * from stowhand.reschedule_jobs(array[1], {arguments})")
     assert raised.value.sqlstate == code
 
 
-def test_a_manual_failure_without_a_reason_says_so_in_both_tongues(sql: Sql) -> None:
+def test_a_manual_failure_without_a_reason_has_the_same_text_in_sql_and_python(sql: Sql) -> None:
     sql("select stowhand.add_job('t')")
     assert sql("select last_error from stowhand.permanently_fail_jobs(array[1])") == [(MANUALLY_FAILED,)]
     assert sql("select length(last_error) from stowhand.permanently_fail_jobs(array[1], repeat('é', 99999))") == [
@@ -148,9 +148,7 @@ def test_a_manual_failure_without_a_reason_says_so_in_both_tongues(sql: Sql) -> 
     ]
 
 
-def test_what_was_completed_in_sql_is_pruned_where_no_history_is_kept(
-    forgetful_store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_a_job_completed_in_sql_is_pruned_without_a_history(forgetful_store: PostgresStore, sql: Sql, run: Any) -> None:
     sql("select stowhand.add_job('t')")
     sql("select stowhand.complete_jobs(array[1])")
     assert sql("select id from stowhand.history") == [(1,)]
@@ -158,7 +156,7 @@ def test_what_was_completed_in_sql_is_pruned_where_no_history_is_kept(
     assert sql("select id from stowhand.history") == []
 
 
-def test_unlocking_gives_back_the_jobs_and_frees_their_queues(sql: Sql) -> None:
+def test_unlocking_resets_the_jobs_and_frees_their_serial_keys(sql: Sql) -> None:
     for worker in ("p1", "p2"):
         sql("select stowhand.add_job('t', queue_name := %s)", worker)
         sql("select from stowhand.claim(%s, gen_random_uuid(), 1, 30, null, null, false)", worker)
@@ -172,7 +170,7 @@ def test_unlocking_gives_back_the_jobs_and_frees_their_queues(sql: Sql) -> None:
     "call",
     ["complete_all('{1}', true)", "fail_all('{1}', 'x')", "reschedule_all('{1}', null, 1, null, null, null, true)"],
 )
-def test_the_token_of_whoever_settled_a_job_is_not_given_to_an_administrator(
+def test_an_administrator_does_not_get_the_token_of_a_settled_job(
     postgres_url: str, sql: Sql, run: Any, call: str
 ) -> None:
     store = PostgresStore(postgres_url)
@@ -187,7 +185,7 @@ def test_the_token_of_whoever_settled_a_job_is_not_given_to_an_administrator(
     assert sql(f"select id, token, settled_token from stowhand.{call}") == [(1, None, None)]
 
 
-def test_the_law_of_resets_is_the_same_in_sql(sql: Sql) -> None:
+def test_the_rules_of_resets_are_the_same_in_sql(sql: Sql) -> None:
     for resets in range(8):
         for max_resets in (None, 0, 1, 5):
             for max_attempts in (1, 2, 25):
@@ -203,7 +201,7 @@ def test_the_ledger_is_pruned_a_day_after_its_ticks_are_refused(sql: Sql) -> Non
     assert f"interval '{LEDGER_DAYS + 1} days'" in body
 
 
-def test_a_row_that_stays_locked_is_waited_for_but_not_for_ever(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_a_locked_row_is_waited_for_within_the_timeout(postgres_url: str, sql: Sql, run: Any) -> None:
     sql("select stowhand.add_job('t')")
     sql("alter function stowhand.complete_all set lock_timeout = '50ms'")
     store = PostgresStore(postgres_url)
@@ -222,7 +220,7 @@ def test_a_row_that_stays_locked_is_waited_for_but_not_for_ever(postgres_url: st
         sql("alter function stowhand.complete_all set lock_timeout = '5s'")
 
 
-def test_what_the_others_transaction_made_of_a_job_decides(postgres_url: str, sql: Sql) -> None:
+def test_a_change_by_a_concurrent_transaction_decides(postgres_url: str, sql: Sql) -> None:
     """Rows are looked at again once their lock is ours."""
     sql("select stowhand.add_job('t') from generate_series(1, 2)")
     with psycopg.connect(postgres_url) as worker, ThreadPoolExecutor(1) as threads:
@@ -234,7 +232,7 @@ def test_what_the_others_transaction_made_of_a_job_decides(postgres_url: str, sq
     assert sql("select id, state from stowhand.live") == [(1, "processing")]
 
 
-def test_the_holder_of_a_lease_is_lost_when_its_worker_was_unlocked(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_a_lease_is_lost_after_its_worker_was_unlocked(postgres_url: str, sql: Sql, run: Any) -> None:
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
@@ -251,7 +249,7 @@ def test_the_holder_of_a_lease_is_lost_when_its_worker_was_unlocked(postgres_url
     run(story())
 
 
-def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_ids_beyond_32_bits_work(postgres_url: str, sql: Sql, run: Any) -> None:
     sql("alter table stowhand.live alter column id restart with 2147483649")
     store = PostgresStore(postgres_url)
 
@@ -309,7 +307,7 @@ def settle_when_free(connection: psycopg.Connection[Any], job_id: int, token: st
 
 
 @pytest.mark.parametrize("unlocking", [False, True])
-def test_nothing_under_a_live_lease_is_changed_by_an_administrator(
+def test_an_administrator_does_not_change_jobs_under_a_valid_lease(
     postgres_url: str, sql: Sql, unlocking: bool
 ) -> None:
     sql("select stowhand.add_job('t', queue_name := case n % 3 when 0 then 'q' end) from generate_series(1, 150) n")

@@ -29,7 +29,7 @@ async def one_by_one(jobs: Iterator[NewJob]) -> AsyncIterator[NewJob]:
 
 @pytest.mark.parametrize("after", [0, 1, MAX_JOBS_PER_CHUNK, MAX_JOBS_PER_CHUNK + 1, 3 * MAX_JOBS_PER_CHUNK - 1])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_source_that_fails_while_a_part_is_on_its_way_leaves_nothing(
+def test_a_source_that_fails_during_a_write_leaves_no_job(
     store: PostgresStore, sql: Any, run: Any, after: int, asynchronous: bool
 ) -> None:
     async def story() -> None:
@@ -43,9 +43,7 @@ def test_a_source_that_fails_while_a_part_is_on_its_way_leaves_nothing(
     assert sql("select task from stowhand.live") == [("after",)]
 
 
-def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_nothing(
-    store: PostgresStore, sql: Any, run: Any
-) -> None:
+def test_a_refused_part_and_a_failing_source_leave_no_job(store: PostgresStore, sql: Any, run: Any) -> None:
     def source() -> Iterator[NewJob]:
         yield NewJob(task="x" * 129)  # refused by the server: nobody has checked it before
         yield from failing_source(MAX_JOBS_PER_CHUNK + 5)
@@ -59,7 +57,7 @@ def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_no
     assert sql("select count(*) from stowhand.live") == [(0,)]
 
 
-def test_ids_are_in_the_order_given_across_parts(store: PostgresStore, sql: Any, run: Any) -> None:
+def test_ids_are_in_the_order_of_the_jobs_across_parts(store: PostgresStore, sql: Any, run: Any) -> None:
     async def story() -> list[int]:
         ids = await store.jobs.enqueue_many(
             NewJob(task="t", payload=str(n), key=str(n) if n % 7 == 0 else None)

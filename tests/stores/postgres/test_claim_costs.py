@@ -129,7 +129,7 @@ def check(connection: Connection, rows: Rows, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", IN_THE_WAY)
-def test_ten_times_the_rows_in_the_way_cost_a_claim_nothing(site: Connection, name: str) -> None:
+def test_a_claim_costs_the_same_with_ten_times_the_rows_to_skip(site: Connection, name: str) -> None:
     check(site, IN_THE_WAY[name], 10_000 if name in MAIN else 3_000)
 
 
@@ -161,7 +161,7 @@ def costs_in_a_queue(connection: Connection, tasks: list[str] | None, queues: st
     ],
 )
 @pytest.mark.parametrize("tasks", TASKS)
-def test_ten_times_the_jobs_of_another_queue_cost_a_claim_nothing(
+def test_a_claim_costs_the_same_with_ten_times_the_jobs_of_another_queue(
     site: Connection, queues: str, own: str | None, tasks: str
 ) -> None:
     """They are of the same task, and due."""
@@ -176,7 +176,7 @@ def test_ten_times_the_jobs_of_another_queue_cost_a_claim_nothing(
     assert many["a claim of 100"] < 2 * none["a claim of 100"], f"{none}, {few} and {many}"
 
 
-def test_the_queues_are_looked_for_once_in_a_claim_of_many_priorities(site: Connection) -> None:
+def test_a_claim_of_many_priorities_reads_the_queues_once(site: Connection) -> None:
     claim = "select from stowhand.claim('w', gen_random_uuid(), 20, 30.0, '{mine}', null, false, _excluded => %s)"
     site.execute("insert into stowhand.live (task, queue) select 'mine', 'q' || g from generate_series(1, 300) g")
     excluded = [f"q{number}" for number in range(1, 301)]
@@ -191,7 +191,7 @@ def test_the_queues_are_looked_for_once_in_a_claim_of_many_priorities(site: Conn
     assert found[1] < 2 * found[0], found
 
 
-def test_ten_times_the_rows_that_wait_cost_a_settlement_nothing(site: Connection) -> None:
+def test_a_settlement_costs_the_same_with_ten_times_the_waiting_rows(site: Connection) -> None:
     found = []
     for more in (1_000, 9_000):
         fill(site, Rows(task="another"), more)
@@ -205,13 +205,13 @@ def test_ten_times_the_rows_that_wait_cost_a_settlement_nothing(site: Connection
 
 
 @pytest.mark.parametrize("name", MAIN)
-def test_they_cost_nothing_on_an_older_server_either(older_site: Connection, name: str) -> None:
+def test_skipped_rows_cost_nothing_on_an_older_server(older_site: Connection, name: str) -> None:
     """Before version 18 no index scan skips by itself."""
     check(older_site, IN_THE_WAY[name], 3_000)
 
 
 @pytest.mark.parametrize("name", MAIN)
-def test_what_the_statistics_say_makes_no_difference(site: Connection, name: str) -> None:
+def test_costs_do_not_depend_on_the_statistics(site: Connection, name: str) -> None:
     """Taken while the table was full, while it was empty, while only our task was there; then it shrank, or grew."""
     rows, tasks = IN_THE_WAY[name], TASKS["one task"]
     again = replace(rows, held=False)
@@ -236,7 +236,7 @@ def test_what_the_statistics_say_makes_no_difference(site: Connection, name: str
             assert count <= WITHIN * max(usual[what], FEW), f"believed {believed}, {what}: {cost}, not {usual}"
 
 
-def test_ten_thousand_queues_cost_a_claim_no_more_blocks_than_ten(site: Connection) -> None:
+def test_a_claim_reads_as_many_blocks_with_ten_thousand_serial_keys_as_with_ten(site: Connection) -> None:
     claim = "select from stowhand.claim('w', gen_random_uuid(), 10, 30.0, '{mine}', null, false)"
     found = []
     for names in (10, 10_000):
@@ -248,7 +248,7 @@ def test_ten_thousand_queues_cost_a_claim_no_more_blocks_than_ten(site: Connecti
     assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"
 
 
-def test_a_second_task_of_which_there_is_no_job_costs_a_claim_next_to_nothing(site: Connection) -> None:
+def test_a_second_task_without_jobs_costs_a_claim_almost_nothing(site: Connection) -> None:
     """A worker with one task has another, which every worker has."""
     fill(site, Rows(task="another"), 3_000)
     site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")

@@ -72,7 +72,7 @@ def expected(
 @pytest.mark.usefixtures("patient_claims")
 @pytest.mark.parametrize("serials", [0, 5, 200])
 @pytest.mark.parametrize("seed", range(2))
-def test_claims_of_any_tasks_take_what_the_order_says(
+def test_claims_of_any_tasks_follow_the_order(
     store: PostgresStore, sql: Sql, run: Any, serials: int, seed: int
 ) -> None:
     random = Random(seed)
@@ -103,7 +103,7 @@ def test_claims_of_any_tasks_take_what_the_order_says(
     ("tasks", "foreign"),
     [(("mine",), 0), (("mine",), 500), (("also mine", "mine"), 0), (("also mine", "mine"), 500), (None, 0)],
 )
-def test_a_claim_goes_past_what_others_are_claiming(
+def test_a_claim_skips_jobs_that_others_are_claiming(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Any, tasks: tuple[str, ...] | None, foreign: int
 ) -> None:
     """However much of it: nothing of it is committed yet."""
@@ -125,9 +125,7 @@ def test_a_claim_goes_past_what_others_are_claiming(
     run(story())
 
 
-def test_a_queue_goes_on_behind_a_job_that_somebody_has_locked(
-    store: PostgresStore, postgres_url: str, sql: Sql, run: Any
-) -> None:
+def test_a_serial_key_continues_after_a_locked_job(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         first, second = (
             row[0] for row in sql("insert into stowhand.live (task, serial) values ('t', 'q'), ('t', 'q') returning id")

@@ -93,7 +93,7 @@ def test_a_claim_leaves_nothing_behind_on_its_connection(store: PostgresStore, p
     run(story())
 
 
-def test_a_run_time_that_python_cannot_name_makes_nothing_unreadable(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_run_time_beyond_python_makes_no_job_unreadable(store: PostgresStore, sql: Sql, run: Any) -> None:
     sql("select stowhand.add_job('t', run_at := 'infinity')")
     sql("select stowhand.add_job('t', run_at := '-infinity')")
     sql("select stowhand.add_job('t', run_at := '-infinity', priority := 1)")
@@ -109,7 +109,7 @@ def test_a_run_time_that_python_cannot_name_makes_nothing_unreadable(store: Post
     run(story())
 
 
-def test_two_claims_in_one_queueless_table_wait_for_nobody(store: PostgresStore, postgres_url: str, run: Any) -> None:
+def test_two_claims_without_serial_keys_do_not_wait(store: PostgresStore, postgres_url: str, run: Any) -> None:
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t") for _ in range(4))
         with psycopg.connect(postgres_url) as other:

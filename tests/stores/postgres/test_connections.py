@@ -44,7 +44,7 @@ def test_every_role_recovers_when_its_backend_is_terminated(
     run(story())
 
 
-def test_a_listener_whose_backend_is_terminated_listens_again_and_says_that_it_may_have_missed_something(
+def test_a_listener_reconnects_and_reports_that_it_may_have_missed_notifications(
     store: PostgresStore, connection: Connection, sql: Sql, run: Any
 ) -> None:
     async def story() -> None:
@@ -63,9 +63,7 @@ def test_a_listener_whose_backend_is_terminated_listens_again_and_says_that_it_m
     run(story())
 
 
-def test_a_listener_that_was_made_to_forget_finds_out_at_its_next_ping(
-    store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_a_listener_that_lost_its_listen_detects_it_at_the_next_ping(store: PostgresStore, sql: Sql, run: Any) -> None:
     """A pooler gives the connection to somebody else in between: it answers, and listens no more."""
 
     async def story() -> None:
@@ -83,9 +81,7 @@ def test_a_listener_that_was_made_to_forget_finds_out_at_its_next_ping(
     run(story())
 
 
-def test_a_notification_that_nobody_waited_for_is_heard_by_the_next_wait(
-    store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_a_notification_between_waits_ends_the_next_wait(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await store.wait(0.01)
         assert await store.wait(0.01) is False
@@ -96,7 +92,7 @@ def test_a_notification_that_nobody_waited_for_is_heard_by_the_next_wait(
     run(story())
 
 
-def test_every_connection_says_goodbye_to_the_server(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_every_connection_is_closed_properly(store: PostgresStore, sql: Sql, run: Any) -> None:
     """Also the one that listens, in the middle of its wait."""
     abandoned = "select sessions_abandoned from pg_stat_database where datname = current_database()"
     before = sql(abandoned)
@@ -117,7 +113,7 @@ def test_every_connection_says_goodbye_to_the_server(store: PostgresStore, sql: 
     assert sql(abandoned) == before
 
 
-def test_where_nobody_can_listen_a_wait_merely_sleeps(postgres_url: str, run: Any) -> None:
+def test_a_wait_without_listening_only_sleeps(postgres_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(listen_url="postgresql://127.0.0.1:1/nowhere"))
         assert await store.wait(0.05) is False
@@ -186,7 +182,7 @@ def test_everything_works_without_prepared_statements(postgres_url: str, sql: Sq
     run(story())
 
 
-def test_a_store_that_does_not_answer_is_unreachable_and_its_password_is_not_said(run: Any) -> None:
+def test_an_unreachable_store_is_reported_without_its_password(run: Any) -> None:
     store = PostgresStore("postgresql://user:s3cret@127.0.0.1:1/db?ssl=false")
     with pytest.raises(StoreUnreachable) as raised:
         run(store.open())
@@ -216,7 +212,7 @@ def test_every_form_of_an_address_is_understood(url: str, parameters: dict[str, 
     assert {name: known[name] for name in parameters} == parameters
 
 
-def test_a_cancelled_call_leaves_no_connection_in_the_middle_of_something(
+def test_a_cancelled_call_leaves_no_connection_with_an_open_statement(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
@@ -234,7 +230,7 @@ def test_a_cancelled_call_leaves_no_connection_in_the_middle_of_something(
     run(story())
 
 
-def test_a_borrowed_connection_is_read_only_for_the_statement_alone(
+def test_a_borrowed_connection_is_read_only_only_during_the_statement(
     postgres_url: str, connection: Connection, run: Any
 ) -> None:
     async def story() -> None:

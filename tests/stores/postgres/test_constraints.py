@@ -48,7 +48,7 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
         ("payload = to_json(repeat('x', 1048575))", "payload_size"),
     ],
 )
-def test_a_row_that_contradicts_itself_is_refused_by_the_rules_name(sql: Sql, change: str, rule: str) -> None:
+def test_an_inconsistent_row_is_refused_with_the_name_of_the_rule(sql: Sql, change: str, rule: str) -> None:
     sql("select stowhand.add_job('t')")
     assigned = dict(word.split(" = ", 1) for word in re.split(r", (?=\w+ = )", change))
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -58,7 +58,7 @@ def test_a_row_that_contradicts_itself_is_refused_by_the_rules_name(sql: Sql, ch
     assert said.message_primary == f'new row for relation "live" violates check constraint "{rule}"'
 
 
-def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
+def test_a_row_in_each_valid_state_is_accepted(sql: Sql) -> None:
     sql("select stowhand.add_job('t')")
     sql(f"update stowhand.live set {HELD}, cancel_requested = true")
     sql(
@@ -76,7 +76,7 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("change", ["holder_id = 1", "hint_run_at = now()", "hint_priority = 0, hint_id = 1"])
-def test_a_queue_that_contradicts_itself_is_refused(sql: Sql, change: str) -> None:
+def test_an_inconsistent_serial_key_is_refused(sql: Sql, change: str) -> None:
     sql("insert into stowhand.serials (name) values ('q')")
     with pytest.raises(psycopg.errors.CheckViolation):
         sql(f"update stowhand.serials set {change}")

@@ -115,7 +115,7 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
     assert sql("select id, revision from stowhand.live") == [(job_id, SESSIONS - 1) for job_id in ids]
 
 
-def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_canceled(
+def test_a_locked_job_is_refused_and_the_others_of_the_call_are_canceled(
     postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.stores.postgres.queue.administrator.MAX_JOBS_PER_TRANSACTION", 3)

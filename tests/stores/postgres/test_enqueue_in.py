@@ -21,7 +21,7 @@ from tests.worker.worker_harness import handler_of
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_job_is_there_if_and_only_if_the_caller_commits(
+def test_the_job_exists_if_and_only_if_the_caller_commits(
     store: PostgresStore, postgres_url: str, sql: Sql, commits: bool
 ) -> None:
     with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
@@ -35,7 +35,7 @@ def test_the_job_is_there_if_and_only_if_the_caller_commits(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_same_on_an_asynchronous_connection(
+def test_the_job_exists_after_a_commit_on_an_asynchronous_connection(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Any, commits: bool
 ) -> None:
     async def story() -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(
     assert sql("select count(*) from public.mine") == [(1,)]
 
 
-def test_a_schema_that_is_not_there_is_named(postgres_url: str) -> None:
+def test_a_missing_schema_is_named(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, StoreOptions(schema="elsewhere"))
     with psycopg.connect(postgres_url) as connection, pytest.raises(SchemaMissing, match="elsewhere"):
         store.transactions.enqueue_in(connection, NewJob(task="t"))

@@ -10,7 +10,7 @@ from tests.conftest import Run
 from tests.stores.postgres.verbs import claim
 
 
-def test_one_that_was_locked_when_it_expired_is_canceled_soon_after_and_never_run(postgres_url: str, run: Run) -> None:
+def test_a_job_that_was_locked_when_it_expired_is_canceled_soon_and_never_run(postgres_url: str, run: Run) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url)
         job = await store.jobs.enqueue(NewJob(task="t", expires=0.001))

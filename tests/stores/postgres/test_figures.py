@@ -116,7 +116,7 @@ def test_counting_reads_indexes_and_no_more_than_the_limit(
     ],
     ids=["oldest", "overdue", "held"],
 )
-def test_a_table_that_is_believed_empty_is_not_walked_for_due_and_held_jobs(
+def test_wrong_statistics_cause_no_table_scan_for_due_and_held_jobs(
     question: Callable[[Engine], Question[object]],
     sql: Sql,
     connection: psycopg.Connection[Any],
@@ -153,7 +153,7 @@ def test_a_table_that_is_believed_empty_is_not_walked_for_due_and_held_jobs(
     assert entries < 500, "there are 32 tasks, serial keys and priorities"
 
 
-def test_every_day_can_be_asked_for_a_time(sql: Sql) -> None:
+def test_every_day_of_the_history_has_the_index_of_end_times(sql: Sql) -> None:
     """Others would be read whole."""
     rows = sql(
         "select count(*) from pg_inherits i where i.inhparent = 'stowhand.history'::regclass and not exists ("
@@ -163,7 +163,7 @@ def test_every_day_can_be_asked_for_a_time(sql: Sql) -> None:
     assert rows == [(0,)]
 
 
-def test_what_ended_is_in_the_index_of_times_after_maintenance(large: Sql) -> None:
+def test_ended_jobs_are_in_the_index_of_end_times_after_maintenance(large: Sql) -> None:
     """And not only when autovacuum has come round: until then all of it is read at each look."""
     assert large("select stowhand.maintain(86400)") == [(None,)]
     left = large(

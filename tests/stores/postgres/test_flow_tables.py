@@ -106,9 +106,7 @@ def test_a_creation_whose_reply_is_lost_is_done_once(url: str, run: Run, sql: Sq
     assert sql("select count(*) from stowhand.flow_lookups") == [(jobs,)]
 
 
-def test_a_creation_that_is_never_answered_is_not_known_to_have_failed(
-    url: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_creation_without_a_reply_has_an_unknown_outcome(url: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         with Proxy(url) as proxy:
             store = PostgresStore(proxy.url)
@@ -122,7 +120,7 @@ def test_a_creation_that_is_never_answered_is_not_known_to_have_failed(
     run(story())
 
 
-def test_a_limiter_asked_by_many_at_once_lets_exactly_its_reservoir_pass(url: str, run: Run) -> None:
+def test_a_limiter_with_many_concurrent_callers_allows_exactly_its_reservoir(url: str, run: Run) -> None:
     moment = datetime(2030, 1, 1, 12, 20, tzinfo=UTC)  # windows begin on the hour
 
     async def story() -> None:

@@ -17,7 +17,7 @@ def postgres_url(own_url: str) -> str:
     return own_url
 
 
-def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
+def test_changed_functions_are_repaired_and_other_changes_are_reported(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     # graphile-worker's migration 12 replaces this one.
@@ -62,9 +62,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
     assert sql("select stowhand.mine()") == [(1,)]
 
 
-def test_looking_leaves_nothing_behind_and_needs_no_right_to_make_anything(
-    postgres_url: str, sql: Sql, run: Any
-) -> None:
+def test_a_comparison_leaves_no_object_and_needs_no_right_to_create_one(postgres_url: str, sql: Sql, run: Any) -> None:
     schemas = sql("select count(*) from pg_namespace")
     ((database,),) = sql("select current_database()")
     sql("create role looks_only login")

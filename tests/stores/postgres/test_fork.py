@@ -101,7 +101,7 @@ loop.run_until_complete(pool.close())
     [A_STORE_ON_ONE_LOOP, A_GIVEN_STORE, A_CHILD_THAT_ONLY_ENDS, A_LOCK_IN_USE],
     ids=["a store on one loop", "a given store", "a child that only ends", "a lock in use"],
 )
-def test_both_sides_of_a_fork_go_on_with_sessions_of_their_own(story: str, postgres_url: str) -> None:
+def test_parent_and_child_of_a_fork_continue_with_separate_sessions(story: str, postgres_url: str) -> None:
     assert program(story, postgres_url) == ""
     app = App(postgres_url)
     jobs = sorted(app.sync.list(), key=lambda job: job.id)

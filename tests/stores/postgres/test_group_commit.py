@@ -73,7 +73,7 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
     assert sql(TRANSACTIONS) == [(2,)]
 
 
-def test_a_second_statement_starts_while_one_is_on_its_way_and_a_third_waits(
+def test_a_second_statement_starts_during_the_first_and_a_third_waits(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Run
 ) -> None:
     async def story() -> None:
@@ -94,7 +94,7 @@ def test_a_second_statement_starts_while_one_is_on_its_way_and_a_third_waits(
     assert sql(TRANSACTIONS) == [(3,)]
 
 
-def test_a_job_with_a_key_goes_by_itself(store: PostgresStore, sql: Sql, run: Run) -> None:
+def test_a_job_with_a_key_is_enqueued_by_itself(store: PostgresStore, sql: Sql, run: Run) -> None:
     """Two statements with the same keys in different orders would wait for each other."""
 
     async def story() -> None:
@@ -106,7 +106,7 @@ def test_a_job_with_a_key_goes_by_itself(store: PostgresStore, sql: Sql, run: Ru
     assert sql(TRANSACTIONS) == [(6,)]
 
 
-def test_only_the_caller_whose_job_is_refused_hears_of_it(postgres_url: str, sql: Sql, run: Run) -> None:
+def test_only_the_caller_of_a_refused_job_gets_the_error(postgres_url: str, sql: Sql, run: Run) -> None:
     store = PostgresStore(postgres_url)
     sql("create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'not for %', new.task; end $$")  # fmt: skip
@@ -134,9 +134,7 @@ def test_only_the_caller_whose_job_is_refused_hears_of_it(postgres_url: str, sql
     assert rows == [(n,) for n in range(32) if n not in errors]
 
 
-def test_a_cut_connection_leaves_each_caller_an_unknown_outcome_of_its_own(
-    postgres_url: str, sql: Sql, run: Run
-) -> None:
+def test_a_lost_connection_gives_each_caller_an_unknown_outcome(postgres_url: str, sql: Sql, run: Run) -> None:
     async def story() -> list[Job | BaseException]:
         with Proxy(postgres_url) as proxy:
             store = PostgresStore(proxy.url)
@@ -156,7 +154,7 @@ def test_a_cut_connection_leaves_each_caller_an_unknown_outcome_of_its_own(
     assert sql("select count(*) from stowhand.live where task = 'cut here'") == [(5,)]
 
 
-def test_a_store_that_cannot_be_reached_says_so_to_each_caller(run: Run) -> None:
+def test_an_unreachable_store_is_reported_to_each_caller(run: Run) -> None:
     async def story() -> list[Job | BaseException]:
         store = PostgresStore("postgresql://127.0.0.1:1/nowhere")
         found = await settled(await calls(store, *map(numbered, range(4))))
@@ -166,7 +164,7 @@ def test_a_store_that_cannot_be_reached_says_so_to_each_caller(run: Run) -> None
     assert [type(one).__name__ for one in run(story())] == ["StoreUnreachable"] * 4
 
 
-def test_a_call_cancelled_before_it_is_sent_is_taken_out_and_afterwards_only_the_caller_goes(
+def test_a_cancelled_call_is_removed_before_sending_and_still_committed_afterwards(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Run
 ) -> None:
     async def story() -> None:
@@ -188,9 +186,7 @@ def test_a_call_cancelled_before_it_is_sent_is_taken_out_and_afterwards_only_the
     assert sql("select payload::text from stowhand.live order by 1") == [(n,) for n in "012346"]
 
 
-def test_a_store_that_closes_waits_for_what_its_callers_have_left_on_its_way(
-    store: PostgresStore, postgres_url: str, sql: Sql, run: Run
-) -> None:
+def test_closing_a_store_waits_for_sent_statements(store: PostgresStore, postgres_url: str, sql: Sql, run: Run) -> None:
     async def story() -> None:
         with locked(postgres_url) as lock:
             tasks = await calls(store, numbered(0), numbered(1), numbered(2))
@@ -208,7 +204,7 @@ def test_a_store_that_closes_waits_for_what_its_callers_have_left_on_its_way(
     assert sql("select count(*) from stowhand.live") == [(3,)]
 
 
-def test_each_call_has_a_span_of_its_own_and_its_job_carries_it(store: PostgresStore, sql: Sql, run: Run) -> None:
+def test_each_call_has_its_own_span_which_its_job_carries(store: PostgresStore, sql: Sql, run: Run) -> None:
     spans = Spans()
 
     async def story() -> list[Job]:

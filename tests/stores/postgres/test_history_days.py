@@ -52,7 +52,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
     run(story())
 
 
-def test_a_day_that_was_not_made_never_fails_a_settlement(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_a_missing_day_of_the_history_never_fails_a_settlement(postgres_url: str, sql: Sql, run: Any) -> None:
     noon = datetime(2031, 5, 1, 12, tzinfo=UTC)
     store = PostgresStore(postgres_url, StoreOptions(pinned=lambda: noon))
     for (name,) in sql(
@@ -75,7 +75,7 @@ def test_a_day_that_was_not_made_never_fails_a_settlement(postgres_url: str, sql
     run(story())
 
 
-def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
+def test_maintenance_does_not_wait_for_locks(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         ((oldest,),) = sql(
             "select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'stowhand.history'::regclass"
@@ -102,7 +102,7 @@ PAGES = "select pg_relation_size('stowhand.history_20310501') / current_setting(
 
 
 @pytest.mark.parametrize(("wide", "rows", "least_pages", "calls"), [(10, 12_000, 150, 1), (1700, 4400, 1025, 2)])
-def test_a_chosen_time_shorter_than_a_day_is_kept_to_within_the_day(
+def test_a_retention_below_a_day_is_kept_within_the_day(
     sql: Sql, wide: int, rows: int, least_pages: int, calls: int
 ) -> None:
     """However much a day holds: of a large one it takes some calls, ten minutes apart."""
@@ -117,7 +117,7 @@ def test_a_chosen_time_shorter_than_a_day_is_kept_to_within_the_day(
     assert sql("select count(*), min(id) from stowhand.history") == [(101, rows - 100)]
 
 
-def test_what_no_day_was_made_for_is_pruned_too(sql: Sql) -> None:
+def test_rows_without_a_day_are_pruned(sql: Sql) -> None:
     sql(PAST, 10, 12_000)
     assert sql("select count(*) from stowhand.history_default") == [(12_000,)]
     sql("select stowhand.maintain(3600, '2031-05-02 12:00+00')")

@@ -50,11 +50,11 @@ def sleeps(store: PostgresStore) -> bool:
 # -- when --------------------------------------------------------------------------------------------
 
 
-def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
+def test_a_new_worker_is_announced_as_idle() -> None:
     assert should_sleep(IdleAnnouncement({}))
 
 
-def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
+def test_a_worker_that_gets_many_jobs_is_busy_and_claims_again_soon() -> None:
     announcement = IdleAnnouncement({})
     announcement.note_claim(BUSY_JOBS, 10.0)
     announcement.note_claim(0, 10.1)
@@ -65,7 +65,7 @@ def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
     assert announcement.next_recheck_at() == float("inf"), "a look is looked once"
 
 
-def test_who_gets_no_more_jobs_falls_asleep() -> None:
+def test_a_worker_without_further_jobs_becomes_idle() -> None:
     announcement = IdleAnnouncement({})
     announcement.note_claim(BUSY_JOBS, 10.0)
     announcement.note_claim(0, 10.0 + WINDOW_SECONDS)
@@ -75,7 +75,7 @@ def test_who_gets_no_more_jobs_falls_asleep() -> None:
     assert announcement.next_recheck_at() == float("inf")
 
 
-def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
+def test_a_worker_with_jobs_in_every_claim_is_busy_at_any_rate() -> None:
     announcement = IdleAnnouncement({})
     for second in range(BUSY_CLAIMS):
         assert should_sleep(announcement)
@@ -85,7 +85,7 @@ def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
     assert should_sleep(announcement)
 
 
-def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
+def test_a_job_now_and_then_leaves_the_worker_idle() -> None:
     announcement = IdleAnnouncement({})
     for second in range(100):
         announcement.note_claim(1, float(second))
@@ -93,7 +93,7 @@ def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
         assert should_sleep(announcement)
 
 
-def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
+def test_many_notifications_without_jobs_make_the_worker_busy_for_a_while() -> None:
     announcement = IdleAnnouncement({})
     for number in range(BUSY_JOBS):
         assert should_sleep(announcement)
@@ -104,7 +104,7 @@ def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> N
     assert should_sleep(announcement)
 
 
-def test_who_has_fallen_asleep_looks_again_twice() -> None:
+def test_an_idle_worker_claims_twice_more() -> None:
     announcement = IdleAnnouncement({})
     announcement.note_claim(0, 10.0)
     announcement.note_asleep(10.0)
@@ -143,7 +143,7 @@ async def asleep(store: PostgresStore) -> AsyncIterator[asyncio.Task[bool]]:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-def test_a_job_is_notified_only_if_somebody_sleeps(store: PostgresStore, postgres_url: str, run: Any) -> None:
+def test_an_enqueue_notifies_only_if_a_worker_is_idle(store: PostgresStore, postgres_url: str, run: Any) -> None:
     async def story() -> None:
         with listening(postgres_url) as bystander:
             await store.jobs.enqueue(JOB)
@@ -171,7 +171,7 @@ def test_sql_and_many_jobs_at_once_always_notify(store: PostgresStore, postgres_
     run(story())
 
 
-def test_nobody_is_left_who_seems_to_sleep(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
+def test_a_closed_store_leaves_no_announcement(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store):
@@ -186,7 +186,7 @@ def test_nobody_is_left_who_seems_to_sleep(store: PostgresStore, postgres_url: s
     run(story())
 
 
-def test_whose_connection_breaks_sleeps_again_on_the_next_one(
+def test_an_idle_worker_is_announced_again_on_its_next_connection(
     store: PostgresStore, connection: psycopg.Connection[Any], run: Any
 ) -> None:
     async def story() -> None:
@@ -201,7 +201,7 @@ def test_whose_connection_breaks_sleeps_again_on_the_next_one(
     run(story())
 
 
-def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
+def test_a_worker_whose_connection_broke_while_busy_is_announced_as_idle_later(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
@@ -220,7 +220,7 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     run(story())
 
 
-def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
+def test_endless_notifications_without_jobs_do_not_keep_a_worker_busy(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcement.WINDOW_SECONDS", 60.0)  # a slow machine
@@ -243,7 +243,7 @@ def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
     run(story(), timeout=60)
 
 
-def test_who_works_is_not_woken_and_is_again_when_the_work_is_done(
+def test_a_busy_worker_is_not_notified_and_is_again_when_idle(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
@@ -275,7 +275,7 @@ def test_who_works_is_not_woken_and_is_again_when_the_work_is_done(
 # -- what is in between ------------------------------------------------------------------------------
 
 
-def test_a_job_that_commits_while_its_worker_falls_asleep_is_found_by_the_second_look(
+def test_a_job_that_commits_while_its_worker_becomes_idle_is_found_by_a_later_claim(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     """It saw nobody asleep, so it notified nobody; and the worker did not see it yet when it looked."""
@@ -333,7 +333,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
 # -- idle --------------------------------------------------------------------------------------------
 
 
-def test_one_question_serves_an_idle_worker(
+def test_an_idle_worker_needs_one_statement(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.stores.postgres.queue.claims._ANSWER_SECONDS", 100.0)
@@ -356,7 +356,7 @@ def test_one_question_serves_an_idle_worker(
     run(story())
 
 
-def test_after_a_claim_that_was_not_filled_one_question_serves_too(
+def test_a_worker_needs_one_statement_after_an_unfilled_claim(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that comes alone costs two questions, not four; and the next one is not kept waiting behind them."""
@@ -380,7 +380,7 @@ def test_after_a_claim_that_was_not_filled_one_question_serves_too(
     run(story())
 
 
-def test_a_poll_goes_over_the_connection_that_listens_and_proves_it(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_poll_uses_the_listening_connection_and_tests_it(store: PostgresStore, sql: Sql, run: Any) -> None:
     """One question for both; notifications that come along with its answer are heard."""
 
     async def story() -> None:
@@ -399,7 +399,7 @@ def test_a_poll_goes_over_the_connection_that_listens_and_proves_it(store: Postg
     run(story())
 
 
-def test_a_poll_finds_out_that_its_connection_forgot_to_listen(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_poll_detects_that_its_connection_no_longer_listens(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         async with asleep(store) as waiting:
             assert await claim(store) == []
@@ -420,7 +420,7 @@ def test_a_poll_finds_out_that_its_connection_forgot_to_listen(store: PostgresSt
     run(story())
 
 
-def test_a_poll_whose_connection_breaks_fails_as_any_claim_does_and_the_next_one_does_not(
+def test_a_poll_on_a_broken_connection_fails_once(
     store: PostgresStore, connection: psycopg.Connection[Any], run: Any
 ) -> None:
     async def story() -> None:
@@ -440,7 +440,7 @@ def test_a_poll_whose_connection_breaks_fails_as_any_claim_does_and_the_next_one
     run(story())
 
 
-def test_a_poll_says_whether_a_lease_of_others_is_over(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_poll_returns_whether_a_foreign_lease_has_expired(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         async with asleep(store):
             sql("select stowhand.add_job('t')")
@@ -459,7 +459,7 @@ def test_a_poll_says_whether_a_lease_of_others_is_over(store: PostgresStore, sql
     run(story())
 
 
-def test_a_listener_of_another_login_is_not_asked_for_jobs(postgres_url: str, run: Any) -> None:
+def test_a_listening_connection_of_another_login_is_not_used_for_polls(postgres_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(listen_url=postgres_url))
         async with asleep(store):
@@ -471,7 +471,7 @@ def test_a_listener_of_another_login_is_not_asked_for_jobs(postgres_url: str, ru
     run(story())
 
 
-def test_a_job_in_quarantine_is_asked_for_where_there_is_one(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_suspects_are_claimed_only_if_there_is_one(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         async with asleep(store):
             assert await claim(store) == []

@@ -38,7 +38,7 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_connections_that_nobody_uses_are_closed_and_made_again(
+def test_unused_connections_are_closed_and_reopened(
     store: PostgresStore, open_roles: Callable[[], list[str]], run: Any
 ) -> None:
     async def story() -> None:
@@ -52,7 +52,7 @@ def test_connections_that_nobody_uses_are_closed_and_made_again(
     run(story())
 
 
-def test_of_a_pool_those_are_closed_that_are_not_needed(
+def test_unneeded_connections_of_a_pool_are_closed(
     store: PostgresStore, open_roles: Callable[[], list[str]], run: Any
 ) -> None:
     async def story() -> None:

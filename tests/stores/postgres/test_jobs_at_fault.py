@@ -34,7 +34,7 @@ def refusing(sql: Sql) -> Any:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_others_are_renewed_and_settled(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
+def test_other_jobs_are_renewed_and_settled(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
     async def story() -> None:
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(8))
         leases = [each.lease for each in await claim(store, 8)]
@@ -53,7 +53,7 @@ def test_the_others_are_renewed_and_settled(store: PostgresStore, sql: Sql, run:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_others_come_back(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
+def test_other_jobs_are_reset(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
     async def story() -> None:
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(4))
         claims = await claim(store, 4)
@@ -68,7 +68,7 @@ def test_the_others_come_back(store: PostgresStore, sql: Sql, run: Any, refusing
     run(story())
 
 
-def test_when_every_end_of_several_is_refused_the_store_is_at_fault(
+def test_the_store_is_at_fault_if_all_of_several_settlements_are_refused(
     store: PostgresStore, sql: Sql, run: Any, refusing: Any
 ) -> None:
     async def story() -> None:
@@ -85,7 +85,7 @@ def test_when_every_end_of_several_is_refused_the_store_is_at_fault(
 
 
 @pytest.mark.parametrize("code", [*CODES, "42P01"])
-def test_the_others_are_claimed(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
+def test_other_jobs_are_claimed(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
     async def story() -> None:
         warnings: list[str] = []
         store.notices.on_warning(lambda warning, fix: warnings.append(warning))
@@ -119,7 +119,7 @@ def test_a_job_that_a_trigger_keeps_as_it_is_does_not_stop_the_others(store: Pos
         sql("DROP FUNCTION IF EXISTS refuse() CASCADE")
 
 
-def test_when_no_job_of_several_can_be_claimed_the_store_is_at_fault(
+def test_the_store_is_at_fault_if_none_of_several_jobs_can_be_claimed(
     store: PostgresStore, sql: Sql, run: Any, refusing: Any
 ) -> None:
     async def story() -> None:

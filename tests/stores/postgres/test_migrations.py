@@ -41,7 +41,7 @@ def test_eight_installs_at_once_on_an_empty_database_all_succeed(empty_url: str,
     run(install())
 
 
-def test_a_schema_may_have_any_name_and_two_do_not_meet(empty_url: str, run: Any) -> None:
+def test_a_schema_can_have_any_name_and_two_are_independent(empty_url: str, run: Any) -> None:
     async def both() -> None:
         names = ['we"ird; drop schema stowhand --', "s" * 63]
         stores = [PostgresStore(empty_url, StoreOptions(schema=name)) for name in names]
@@ -59,13 +59,15 @@ def test_a_schema_may_have_any_name_and_two_do_not_meet(empty_url: str, run: Any
 
 
 @pytest.mark.parametrize("name", ["", "pg_mine", "s" * 64, "a\x00b"])
-def test_a_name_that_cannot_be_a_schemas_is_refused_before_connecting(name: str) -> None:
+def test_an_invalid_schema_name_is_refused_before_connecting(name: str) -> None:
     with pytest.raises(ConfigurationError):
         PostgresStore("postgresql:///nowhere", StoreOptions(schema=name))
 
 
 @pytest.mark.parametrize("breaking", [False, True])
-def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, run: Any, breaking: bool) -> None:
+def test_a_newer_migration_decides_whether_it_is_breaking(
+    store: PostgresStore, sql: Sql, run: Any, breaking: bool
+) -> None:
     sql("insert into stowhand.applied_migrations (id, breaking, fingerprint) values (999, %s, '')", breaking)
 
     async def opened() -> None:
@@ -101,7 +103,7 @@ def test_the_default_of_a_newer_schema_is_not_set_by_an_older_version(store: Pos
 
 
 @pytest.mark.parametrize("breaking", ["", ", breaking boolean not null default false"])
-def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run: Any, breaking: str) -> None:
+def test_a_schema_of_another_program_is_reported_and_unchanged(empty_url: str, run: Any, breaking: str) -> None:
     """Whoever comes from graphile-worker has one, with a table of migrations in it."""
     with psycopg.connect(empty_url, autocommit=True) as connection:
         connection.execute(
@@ -122,7 +124,7 @@ def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run:
     assert tables == [("migrations",)]
 
 
-def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
+def test_the_plan_run_by_hand_creates_the_schema(empty_url: str, run: Any) -> None:
     async def planned() -> str:
         store = PostgresStore(empty_url)
         plan = await store.schema.plan()
@@ -139,7 +141,7 @@ def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
     assert tables == (3,)
 
 
-def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run: Any) -> None:
+def test_an_install_uses_a_schema_that_an_administrator_created(empty_url: str, run: Any) -> None:
     with psycopg.connect(empty_url, autocommit=True) as connection:
         connection.execute("create schema stowhand")
 
@@ -152,14 +154,14 @@ def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run
     run(install())
 
 
-def test_the_literal_in_the_indexes_is_the_laws_quarantine(sql: Sql) -> None:
+def test_the_literal_in_the_indexes_is_the_minimum_resets_of_a_suspect(sql: Sql) -> None:
     from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 
     ((definition,),) = sql("select indexdef from pg_indexes where indexname = 'live_suspects'")
     assert f"resets >= {MIN_SUSPECT_RESETS}" in definition
 
 
-def test_a_migration_that_is_cut_off_leaves_all_as_it_was(own_url: str, tmp_path: Path, run: Any) -> None:
+def test_an_interrupted_migration_changes_nothing(own_url: str, tmp_path: Path, run: Any) -> None:
     more = one_more(own_url, tmp_path, "alter table {live} add column made_up text;")
 
     async def story() -> None:
@@ -186,7 +188,7 @@ def role(postgres_server: Databases, empty_url: str) -> Iterator[str]:
     exec_all(empty_url, f"drop owned by {name}", f"drop role {name}")
 
 
-def test_what_an_administrator_upgrades_stays_the_owners(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
+def test_an_upgrade_by_an_administrator_keeps_the_owner(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
     """Functions run with their owner's rights: an administrator's would be everybody's."""
     grant = f"execute format('grant create on database %I to {role}', current_database());"
     exec_all(empty_url, f"do $$ begin {grant} end $$")
@@ -206,7 +208,7 @@ def test_what_an_administrator_upgrades_stays_the_owners(empty_url: str, role: s
     assert owners == [(role,)]
 
 
-def test_what_was_granted_is_granted_after_an_upgrade(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
+def test_an_upgrade_keeps_grants(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
     install(empty_url)
     exec_all(empty_url, f"grant execute on all functions in schema stowhand to {role}")
     more = one_more(empty_url, tmp_path, "create table {schema}.made_up (id int);")

@@ -42,21 +42,21 @@ TRYING = ("a%b", "100%s", "x$$y", "$$", 'we"ird', "it's", "back\\slash", "{schem
 
 
 @pytest.mark.parametrize("schema", [" ".join(TRYING), *(pytest.param(one, marks=pytest.mark.rare) for one in TRYING)])
-def test_a_schema_may_be_called_as_it_likes(empty_url: str, run: Any, schema: str) -> None:
+def test_a_schema_name_may_contain_any_characters(empty_url: str, run: Any, schema: str) -> None:
     run(everything(PostgresStore(empty_url, StoreOptions(schema=schema))))
 
 
-def test_what_no_quotes_can_hold_is_refused_before_connecting() -> None:
+def test_a_schema_name_that_cannot_be_quoted_is_refused_before_connecting() -> None:
     with pytest.raises(ConfigurationError, match=r"cannot hold \$stowhand\$ too"):
         PostgresStore("postgresql:///nowhere", StoreOptions(schema="a$$b$stowhand$c"))
 
 
 @pytest.mark.parametrize("setting", ["default_transaction_isolation=serializable", "standard_conforming_strings=off"])
-def test_it_works_whatever_the_login_has_set(empty_url: str, run: Any, setting: str) -> None:
+def test_the_store_works_with_any_settings_of_the_login(empty_url: str, run: Any, setting: str) -> None:
     run(everything(PostgresStore(make_conninfo(empty_url, options=f"-c {setting}"))))
 
 
-def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: str, run: Any) -> None:
+def test_concurrent_claims_succeed_if_serializable_is_the_default(own_url: str, run: Any) -> None:
     """Ours are read committed: locks decide, and nobody is told to try again (40001)."""
     url = make_conninfo(own_url, options="-c default_transaction_isolation=serializable")
 
@@ -78,7 +78,7 @@ def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: s
     run(story())
 
 
-def test_where_the_default_is_usual_nothing_is_sent_besides(own_url: str, run: Any) -> None:
+def test_no_other_statement_is_sent_with_the_usual_default(own_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(own_url)
         usual = await Dialer(store._context.address).dial("x")
@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[str, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_cannot_work_is_refused_with_the_reason(own_url: str, run: Any, why: str) -> None:
+def test_unsuitable_settings_are_refused_with_the_reason(own_url: str, run: Any, why: str) -> None:
     setting, error, said = REFUSED[why]
 
     async def story() -> None:
@@ -116,7 +116,9 @@ def test_what_cannot_work_is_refused_with_the_reason(own_url: str, run: Any, why
 
 
 @pytest.mark.parametrize("state", [psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName])
-def test_a_pooler_that_mixes_prepared_statements_up_names_the_flag(own_url: str, state: type[Exception]) -> None:
+def test_a_pooler_that_mixes_up_prepared_statements_is_reported_with_the_option(
+    own_url: str, state: type[Exception]
+) -> None:
     said = str(PostgresStore(own_url)._context.translate(state()))
     assert "--no-prepared-statements" in said
     assert isinstance(PostgresStore(own_url)._context.translate(state()), StoreError)

@@ -31,7 +31,7 @@ def postgres_url(own_url: str) -> str:
     return own_url
 
 
-def test_a_trigger_that_refuses_the_job_that_tells_keeps_no_job_from_failing(
+def test_a_trigger_that_refuses_the_failure_report_does_not_prevent_the_failure(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     sql(REFUSE)
@@ -54,7 +54,7 @@ def test_a_trigger_that_refuses_the_job_that_tells_keeps_no_job_from_failing(
     run(story())
 
 
-def test_sql_that_fails_a_job_tells_of_it(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_failure_in_sql_is_reported(store: PostgresStore, sql: Sql, run: Any) -> None:
     """What is written down with the job holds where no app is known."""
 
     async def story() -> None:

@@ -46,7 +46,7 @@ def blocked(url: str, statement: str, values: tuple[object, ...] = ()) -> tuple[
     return thread, found
 
 
-def test_a_pause_that_meets_a_claim_waits_for_it_and_its_job_goes_on(
+def test_a_pause_waits_for_a_concurrent_claim_whose_job_continues(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any
 ) -> None:
     ids = run(with_two(store))
@@ -60,7 +60,7 @@ def test_a_pause_that_meets_a_claim_waits_for_it_and_its_job_goes_on(
     assert sql(WRONG) == []
 
 
-def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
+def test_a_claim_during_an_uncommitted_pause_takes_nothing_and_does_not_wait(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     run(with_two(store))
@@ -76,7 +76,7 @@ def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
 
 
 @pytest.mark.parametrize("settlement", [COMPLETED, Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")])
-def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
+def test_an_uncommitted_pause_delays_only_its_own_serial_key(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
@@ -102,7 +102,7 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
     assert run(claimed(store)) == []
 
 
-def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
+def test_a_resume_concurrent_with_a_settlement_leaves_the_serial_key_free(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any
 ) -> None:
     async def begin() -> tuple[Any, list[int]]:
@@ -124,7 +124,7 @@ def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
     assert run(claimed(store)) == [ids[1]]
 
 
-def test_of_two_pauses_one_pauses(store: PostgresStore, sql: Sql, postgres_url: str) -> None:
+def test_only_one_of_two_concurrent_pauses_changes_the_key(store: PostgresStore, sql: Sql, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as first:
         assert first.execute("select stowhand.pause_serial('q')").fetchall() == [(True,)]
         thread, second = blocked(postgres_url, "select stowhand.pause_serial('q')")
@@ -134,7 +134,7 @@ def test_of_two_pauses_one_pauses(store: PostgresStore, sql: Sql, postgres_url: 
     assert sql("select holder_id from stowhand.serials") == [(-1,)]
 
 
-def test_resuming_waits_for_somebodys_transaction_but_not_for_ever(own_url: str, run: Any) -> None:
+def test_a_resume_waits_for_a_transaction_within_the_timeout(own_url: str, run: Any) -> None:
     async def refused() -> None:
         store = PostgresStore(own_url)
         await store.operate.pause_serial("q")
@@ -149,7 +149,9 @@ def test_resuming_waits_for_somebodys_transaction_but_not_for_ever(own_url: str,
     run(refused())
 
 
-def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial(postgres_url: str, run: Any) -> None:
+def test_serial_keys_that_are_paused_and_resumed_under_load_lose_no_job_and_stay_serial(
+    postgres_url: str, run: Any
+) -> None:
     names = [f"q{number}" for number in range(130)]
 
     async def race() -> None:
@@ -186,7 +188,7 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
         assert connection.execute(UNFINDABLE.encode()).fetchall() == []
 
 
-def test_what_a_pause_has_absorbed_is_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_jobs_absorbed_during_a_pause_are_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
     """Behind many paused serial keys scouts are absorbed, as behind busy ones; a resume leaves a hint."""
 
     async def story() -> None:

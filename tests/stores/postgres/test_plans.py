@@ -44,7 +44,7 @@ def reads(connection: psycopg.Connection[tuple[int]]) -> int:
     return row[0]
 
 
-def test_a_table_that_is_believed_empty_is_not_walked_for_each_batch(run: Run, postgres_url: str) -> None:
+def test_wrong_statistics_cause_no_table_scan_for_each_batch(run: Run, postgres_url: str) -> None:
     """Analyzed when a burst had just been worked off, it says: pages, but no rows. Then the next burst comes."""
 
     async def scenario() -> None:

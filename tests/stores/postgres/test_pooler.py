@@ -109,7 +109,7 @@ def test_a_schema_is_installed_and_removed_through_the_pooler(
         run(story(bouncer.url))
 
 
-def test_a_worker_without_a_direct_address_says_so_and_polls(
+def test_a_worker_without_a_direct_address_warns_and_polls(
     bouncer: PgBouncer, options: dict[str, Any], run: Run
 ) -> None:
     told: list[Event] = []
@@ -133,7 +133,7 @@ def test_a_worker_without_a_direct_address_says_so_and_polls(
     assert [event.error for event in told if isinstance(event, StoreCallFailed)] == [POLLING]
 
 
-def test_a_worker_with_a_direct_address_hears(
+def test_a_worker_with_a_direct_address_is_notified(
     bouncer: PgBouncer, postgres_url: str, options: dict[str, Any], run: Run
 ) -> None:
     async def story() -> None:
@@ -149,7 +149,7 @@ def test_a_worker_with_a_direct_address_hears(
     run(story())
 
 
-def test_nothing_is_left_on_the_connections_of_the_pooler(
+def test_connections_of_the_pooler_keep_no_state(
     bouncer: PgBouncer, postgres_url: str, options: dict[str, Any], run: Run
 ) -> None:
     """What we leave behind would be the next client's: settings, locks, a LISTEN, a role, temporary tables."""
@@ -197,7 +197,7 @@ def mixed_up(program: Program, postgres_url: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", ["doctor", "jobs show 1"])
-def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag(
+def test_a_command_with_mixed_up_statements_exits_with_1_and_names_the_option(
     mixed_up: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_program([*command.split(), "-c", mixed_up]) == 1
@@ -205,7 +205,7 @@ def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag
     assert "--no-prepared-statements" in (said.out if command == "doctor" else said.err)
 
 
-def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
+def test_run_once_with_mixed_up_statements_ends_and_names_the_option(
     mixed_up: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.worker.claims.MAX_ONCE_FAILURES", 2)
@@ -222,7 +222,7 @@ def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
     assert exit_code(ended.value) == FAILURE
 
 
-def test_the_doctor_names_the_flag_to_the_first_who_comes_through_a_pooler(
+def test_the_doctor_names_the_option_at_the_first_use_of_a_pooler(
     bouncer: PgBouncer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_program(["doctor", "-c", bouncer.url]) == 0
@@ -230,7 +230,7 @@ def test_the_doctor_names_the_flag_to_the_first_who_comes_through_a_pooler(
     assert "--listen-url, and --no-prepared-statements if it is a PgBouncer before 1.21" in said
 
 
-def test_a_direct_connection_is_not_taken_for_a_pooler(postgres_url: str, run: Run) -> None:
+def test_a_direct_connection_is_not_mistaken_for_a_pooler(postgres_url: str, run: Run) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url)
         assert await store.wait(5.0) is True
@@ -240,7 +240,7 @@ def test_a_direct_connection_is_not_taken_for_a_pooler(postgres_url: str, run: R
     run(story())
 
 
-def test_where_nothing_is_heard_the_reason_is_told_and_jobs_are_found_by_polling(postgres_url: str, run: Run) -> None:
+def test_without_notifications_the_reason_is_reported_and_jobs_are_polled(postgres_url: str, run: Run) -> None:
     """The same without a PgBouncer, so that it is tried on every machine: an address where nobody answers."""
     told: list[Event] = []
 
@@ -281,7 +281,7 @@ def watched(told: list[Event]) -> Events:
     return events
 
 
-def test_who_only_reads_leaves_no_setting_on_a_connection_of_the_poolers(
+def test_a_read_only_store_leaves_no_setting_on_a_connection_of_the_pooler(
     bouncer: PgBouncer, options: dict[str, Any], run: Run
 ) -> None:
     async def story() -> None:
@@ -302,7 +302,7 @@ def test_who_only_reads_leaves_no_setting_on_a_connection_of_the_poolers(
     run(story())
 
 
-def test_callers_that_keep_no_statements_enqueue_through_the_pooler(
+def test_callers_without_prepared_statements_enqueue_through_the_pooler(
     bouncer: PgBouncer, postgres_url: str, run: Run
 ) -> None:
     app = App(bouncer.url)

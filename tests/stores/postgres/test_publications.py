@@ -40,7 +40,7 @@ def test_every_table_has_an_identity(sql: Sql) -> None:
     ]
 
 
-def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_deletions_work_under_a_publication(postgres_url: str, sql: Sql, run: Any) -> None:
     sql("create publication everything for all tables")
     now = [NOON]
 
@@ -74,9 +74,7 @@ def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, 
     run(story())
 
 
-def test_maintenance_does_each_duty_alone_and_says_what_it_could_not_do(
-    store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_maintenance_runs_each_duty_by_itself_and_reports_failed_ones(store: PostgresStore, sql: Sql, run: Any) -> None:
     """One that an application's trigger forbids does not keep the others from being done."""
     sql("insert into stowhand.dead_tokens (token, at) values (gen_random_uuid(), now() - interval '2 hours')")
     sql(

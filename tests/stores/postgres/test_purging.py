@@ -21,9 +21,7 @@ async def finish(store: PostgresStore, count: int) -> None:
     await store.settle([(one.lease, COMPLETED) for one in await claim(store, count)])
 
 
-def test_what_somebody_has_locked_stays_and_goes_with_the_next_purge(
-    store: PostgresStore, postgres_url: str, sql: Sql, run: Any
-) -> None:
+def test_a_locked_job_is_deleted_by_the_next_purge(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await finish(store, 5)
         sql(OLD.format(table="history"))

@@ -86,7 +86,7 @@ def test_every_role_reads_exactly_the_tables_of_the_page_and_writes_none(asked: 
                     assert has(asked, "column", role, oid, right, column) is expected, f"{role} {right} {name}.{column}"
 
 
-def test_no_column_that_holds_a_token_is_read_by_anybody(asked: psycopg.Connection) -> None:
+def test_no_role_can_read_a_column_with_tokens(asked: psycopg.Connection) -> None:
     columns = asked.execute(
         "select c.oid, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = 'stowhand'::regnamespace and c.relkind in ('r', 'p', 'v', 'm')"
@@ -98,7 +98,7 @@ def test_no_column_that_holds_a_token_is_read_by_anybody(asked: psycopg.Connecti
     ]
 
 
-def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -> None:
+def test_no_role_may_use_sequences_and_every_role_may_use_types(asked: psycopg.Connection) -> None:
     page = PAGE.read_text()
     sequences = asked.execute(
         "select relname, oid from pg_class where relnamespace = 'stowhand'::regnamespace and relkind = 'S'"
@@ -117,7 +117,7 @@ def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -
     assert types == set(re.findall(r"`(\w+)`", page.partition("Types, which every role may use:")[2]))
 
 
-def test_the_schema_lets_the_roles_in_and_nobody_else(asked: psycopg.Connection, logins: Logins) -> None:
+def test_only_the_roles_may_use_the_schema(asked: psycopg.Connection, logins: Logins) -> None:
     for role in ROLE_KINDS:
         assert has(asked, "schema", role, "stowhand", "USAGE")
         assert not has(asked, "schema", role, "stowhand", "CREATE")
@@ -142,9 +142,7 @@ def test_what_a_role_may_call_runs_as_the_owner_with_a_search_path_of_its_own(as
             assert "search_path=pg_catalog, pg_temp" in (settings or []), name
 
 
-def test_a_role_that_somebody_was_given_more_than_its_rights_loses_it_at_the_next_migrate(
-    asked: psycopg.Connection, logins: Logins
-) -> None:
+def test_additional_rights_of_a_role_are_revoked_by_the_next_migrate(asked: psycopg.Connection, logins: Logins) -> None:
     names = role_names("stowhand")
     exec_all(logins.owner, f"grant insert on stowhand.live to {names['reader']}")
     exec_all(logins.owner, f"revoke all on function stowhand.maintain from {names['worker']}")

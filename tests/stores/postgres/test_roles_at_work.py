@@ -88,7 +88,7 @@ async def as_awaitable(found: object) -> object:
     return await found
 
 
-def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
+def test_an_enqueuer_tries_the_table_once_and_not_for_each_job(
     logins: Logins, store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> list[bytes]:
@@ -110,7 +110,7 @@ def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
     assert [b"insert into" in statement for statement in asked] == [True, False, False, False]
 
 
-def test_an_enqueuers_callers_share_a_transaction_too(logins: Logins, store: Store, run: Run) -> None:
+def test_callers_of_an_enqueuer_share_transactions(logins: Logins, store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer = store("enqueuer")
         made = await asyncio.gather(*(enqueuer.jobs.enqueue(NewJob(task=task)) for task in "abcd"))
@@ -145,7 +145,7 @@ def test_an_app_of_an_enqueuer_enqueues_and_one_of_a_worker_works(logins: Logins
     run(story())
 
 
-def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
+def test_the_worker_role_suffices_for_a_worker(store: Store, run: Run) -> None:
     async def story() -> None:
         worker = store("worker", history=3600.0)
         await worker.open()
@@ -175,7 +175,7 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
     run(story())
 
 
-def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
+def test_a_reader_reads_and_cannot_change_anything(store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer, reader = store("enqueuer"), store("reader")
         job = await enqueuer.jobs.enqueue(NewJob(task="t"))
@@ -192,7 +192,7 @@ def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
     run(story())
 
 
-def test_a_reader_sees_whatever_a_page_asks(store: Store, run: Run) -> None:
+def test_the_reader_role_suffices_for_every_page(store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer, reader, worker = store("enqueuer"), store("reader", read_only=True), store("worker")
         for number in range(5):
@@ -209,7 +209,7 @@ def test_a_reader_sees_whatever_a_page_asks(store: Store, run: Run) -> None:
     run(story())
 
 
-def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
+def test_an_admin_can_administer_but_not_claim(store: Store, run: Run) -> None:
     async def story() -> None:
         worker, admin = store("worker"), store("admin")
         ids = await admin.jobs.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
@@ -231,7 +231,7 @@ def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
     run(story())
 
 
-def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: Store, run: Run) -> None:
+def test_only_a_worker_gets_the_token_of_a_lease(logins: Logins, store: Store, run: Run) -> None:
     async def story() -> None:
         worker, enqueuer = store("worker"), store("enqueuer")
         await worker.jobs.enqueue(NewJob(task="t", key="k"))
@@ -262,7 +262,7 @@ def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: 
 
 
 @pytest.mark.parametrize("role", ["enqueuer", "worker", "admin"])
-def test_no_role_says_what_time_it_is(store: Store, run: Run, role: str) -> None:
+def test_no_role_can_set_the_time(store: Store, run: Run, role: str) -> None:
     async def story() -> None:
         pinned = store(role, pinned=lambda: WHEN)
         with pytest.raises(StoreError, match="Only the owner of schema stowhand may set the time"):
@@ -274,7 +274,7 @@ def test_no_role_says_what_time_it_is(store: Store, run: Run, role: str) -> None
     run(story())
 
 
-def test_who_has_no_role_is_told_what_is_missing_and_gets_in_through_a_wrapper(
+def test_a_login_without_a_role_gets_an_explanation_and_can_use_a_wrapper(
     logins: Logins, store: Store, run: Run
 ) -> None:
     async def story() -> None:
@@ -309,9 +309,7 @@ def test_who_has_no_role_is_told_what_is_missing_and_gets_in_through_a_wrapper(
         connection.execute("drop function public.confirm")
 
 
-def test_a_schema_that_did_not_let_the_roles_in_gives_them_nothing(
-    logins: Logins, postgres_server: Databases, run: Run
-) -> None:
+def test_a_schema_without_roles_grants_them_nothing(logins: Logins, postgres_server: Databases, run: Run) -> None:
     """Roles belong to the whole server: another database that has them must not open this one."""
     url = postgres_server.create_database()
     try:
@@ -328,7 +326,7 @@ def test_a_schema_that_did_not_let_the_roles_in_gives_them_nothing(
         postgres_server.drop_database(url)
 
 
-def test_names_of_roles_fit_whatever_the_schemas_name() -> None:
+def test_names_of_roles_fit_for_any_schema_name() -> None:
     for schema in ("s" * 63, "ß" * 31, "s" * 54, "jobs"):
         names = list(role_names(schema).values())
         assert len({name.encode()[:63] for name in names}) == 4
@@ -368,7 +366,7 @@ REFUSED_BUILT_IN = {
 
 
 @pytest.mark.parametrize("way", REFUSED_BUILT_IN)
-def test_whoever_may_enqueue_cannot_enqueue_what_deletes(logins: Logins, way: str) -> None:
+def test_an_enqueuer_cannot_enqueue_a_purge(logins: Logins, way: str) -> None:
     statement = REFUSED_BUILT_IN[way].format(s="stowhand").encode()
     for role in ("enqueuer", "worker", "admin"):
         with psycopg.connect(logins.url(role)) as connection:
@@ -377,9 +375,7 @@ def test_whoever_may_enqueue_cannot_enqueue_what_deletes(logins: Logins, way: st
             assert refused.value.sqlstate == "GWBID"
 
 
-def test_one_function_of_administrators_and_workers_enqueues_what_deletes(
-    logins: Logins, store: Store, run: Run
-) -> None:
+def test_only_administrators_and_workers_can_enqueue_a_purge(logins: Logins, store: Store, run: Run) -> None:
     statement = "select (stowhand.enqueue_built_in('jobs:purge_completed', _key := 'k')).task"
     for role, may in (("admin", True), ("worker", True), ("enqueuer", False), ("reader", False)):
         with psycopg.connect(logins.url(role)) as connection:

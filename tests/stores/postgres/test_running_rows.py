@@ -15,7 +15,7 @@ from tests.stores.postgres.verbs import claim
 NOBODY_LISTENS_HERE = "postgresql://127.0.0.1:1/nothing"
 
 
-def test_a_running_job_and_its_queue_show_who_holds_them(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_running_job_and_its_serial_key_show_their_holder(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         for _ in range(2):
             await store.jobs.enqueue(NewJob(task="t", serial="q"))
@@ -42,7 +42,7 @@ class ManualClock(SystemClock):
         await asyncio.sleep(0)
 
 
-def test_a_listener_that_is_not_answered_asks_ever_more_rarely(run: Any) -> None:
+def test_a_listener_retries_with_growing_pauses(run: Any) -> None:
     store = PostgresStore(NOBODY_LISTENS_HERE)
     clock = store._listener._clock = ManualClock()
     asked: list[float] = []

@@ -20,7 +20,7 @@ def test_a_quick_claim_leaves_no_cursor() -> None:
     assert cursor.start(1.0) is None
 
 
-def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_beginning() -> None:
+def test_a_slow_claim_is_followed_by_claims_after_its_position_and_then_from_the_beginning() -> None:
     cursor = ScanCursor()
     cursor.record(None, HERE, jobs=1, duration_seconds=0.1, now=1.0)
     assert cursor.start(1.0) == HERE
@@ -31,14 +31,14 @@ def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_
     assert cursor.start(2.0) is None
 
 
-def test_an_empty_answer_above_the_cursor_looks_from_the_beginning_at_once() -> None:
+def test_an_empty_claim_at_the_cursor_is_followed_by_one_from_the_beginning() -> None:
     cursor = ScanCursor()
     cursor.record(None, HERE, jobs=1, duration_seconds=10.0, now=1.0)
     assert cursor.record(HERE, None, jobs=0, duration_seconds=0.001, now=1.1) is True
     assert cursor.start(1.1) is None
 
 
-def test_a_job_below_the_cursor_is_found_when_nothing_is_above_it(store: PostgresStore, run: Any) -> None:
+def test_a_job_before_the_cursor_is_found_when_none_is_after_it(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
         assert len(await claim(store, 1)) == 1

@@ -25,12 +25,12 @@ def pg_dump(postgres_server: Databases) -> Any:
     return program
 
 
-def test_the_page_shows_the_schema_as_it_is(own_url: str, pg_dump: Any) -> None:
+def test_the_schema_page_matches_the_installed_schema(own_url: str, pg_dump: Any) -> None:
     differences = dump.differences(dump.PAGE.read_text(), dump.page(pg_dump, own_url))
     assert not differences, f"run scripts/dump-schema; what differs:\n{differences}"
 
 
-def test_a_dump_with_jobs_in_it_is_restored_and_its_rules_hold(own_url: str, empty_url: str, pg_dump: Any) -> None:
+def test_a_dump_with_jobs_can_be_restored_with_its_constraints(own_url: str, empty_url: str, pg_dump: Any) -> None:
     jobs = "select array_agg(j order by j.id)::text from stowhand.live j"
     with psycopg.connect(own_url) as connection:
         connection.execute(
@@ -48,7 +48,7 @@ def test_a_dump_with_jobs_in_it_is_restored_and_its_rules_hold(own_url: str, emp
             connection.execute("update stowhand.live set state = 'lost' where token is null")
 
 
-def test_dropping_the_schema_leaves_nothing_of_ours(empty_url: str, run: Any) -> None:
+def test_dropping_the_schema_leaves_no_object(empty_url: str, run: Any) -> None:
     before = everything_in(empty_url)
 
     async def used() -> None:

@@ -38,7 +38,7 @@ WRONGLY_HELD = """
 RETRY_AT_ONCE = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=0.0, error="again")
 
 
-def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, run: Any) -> None:
+def test_six_claimers_never_run_two_jobs_of_a_serial_key_at_once(postgres_url: str, run: Any) -> None:
     async def race() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(6)]
         await stores[0].jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 4}") for number in range(120))
@@ -67,7 +67,7 @@ def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, r
 
 
 @pytest.mark.usefixtures("patient_claims")
-def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_one_claim_finds_jobs_after_all_jobs_of_a_busy_serial_key(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3000))
         first = await take(store)
@@ -84,7 +84,9 @@ def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: Post
     run(story())
 
 
-def test_jobs_behind_many_busy_queues_are_passed_once_and_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_jobs_of_many_busy_serial_keys_are_passed_once_and_found_again(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 150}") for number in range(3000))
         held = await claim(store, 150)
@@ -109,7 +111,7 @@ def test_jobs_behind_many_busy_queues_are_passed_once_and_found_again(store: Pos
     run(story())
 
 
-def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_the_scouts_of_a_free_serial_key_are_never_absorbed(store: PostgresStore, sql: Sql, run: Any) -> None:
     """A claim saw the queue held, then its holder settled: the hint was left before, so these must stay scouts."""
 
     async def story() -> None:
@@ -235,7 +237,7 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
     run(story(), timeout=100)
 
 
-def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_stale_token_neither_resets_a_job_nor_frees_its_serial_key(store: PostgresStore, sql: Sql, run: Any) -> None:
     """Between the look of a sweep and its write, the job may have been settled, and be held by somebody else."""
 
     async def story() -> None:
@@ -252,7 +254,7 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
     run(story())
 
 
-def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_unneeded_rows_of_serial_keys_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await store.jobs.enqueue_many(NewJob(task="t", serial=name) for name in ("empty", "waiting", "waiting", "held"))
         for each in await claim(store, 10):
@@ -277,7 +279,7 @@ LOSE = {
 
 
 @pytest.mark.parametrize("how", LOSE)
-def test_a_claim_frees_a_queue_whose_holder_does_not_hold_it(
+def test_a_claim_frees_a_serial_key_whose_holder_has_lost_it(
     store: PostgresStore, sql: Sql, run: Any, how: str
 ) -> None:
     async def story() -> None:
@@ -294,7 +296,7 @@ def test_a_claim_frees_a_queue_whose_holder_does_not_hold_it(
 
 
 @pytest.mark.usefixtures("always_too_many_names")
-def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_maintenance_frees_a_lost_serial_key_without_visible_jobs(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(300))
         held = await claim(store, 2)
@@ -311,7 +313,7 @@ def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: Post
     run(story())
 
 
-def test_a_lost_queue_that_is_paused_is_free_when_it_is_resumed(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_lost_and_paused_serial_key_is_free_after_a_resume(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         await take(store)
@@ -325,7 +327,7 @@ def test_a_lost_queue_that_is_paused_is_free_when_it_is_resumed(store: PostgresS
     run(story())
 
 
-def test_a_lost_queue_whose_row_is_locked_keeps_no_claim_waiting(
+def test_a_lost_serial_key_with_a_locked_row_delays_no_claim(
     store: PostgresStore, sql: Sql, connection: psycopg.Connection[Any], run: Any
 ) -> None:
     async def story() -> None:
@@ -342,7 +344,7 @@ def test_a_lost_queue_whose_row_is_locked_keeps_no_claim_waiting(
     run(story())
 
 
-def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_two_concurrent_claims_free_a_lost_serial_key_for_one_of_them(postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
         await stores[0].jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(40))
@@ -367,9 +369,7 @@ def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str,
         update stowhand.live set state = 'queued', finished_at = null""",
     ],
 )
-def test_a_job_that_is_written_by_hand_into_a_queue_is_found(
-    store: PostgresStore, sql: Sql, run: Any, write: str
-) -> None:
+def test_a_job_given_a_serial_key_by_hand_is_found(store: PostgresStore, sql: Sql, run: Any, write: str) -> None:
     async def story() -> None:
         for statement in write.split(";"):
             sql(statement)
@@ -381,9 +381,7 @@ def test_a_job_that_is_written_by_hand_into_a_queue_is_found(
     run(story())
 
 
-def test_a_job_that_is_taken_out_of_its_queue_by_hand_runs_without_one(
-    store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_a_job_whose_serial_key_was_removed_by_hand_runs(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await store.jobs.enqueue(NewJob(task="t", serial="q"))
         sql("update stowhand.live set serial = null")

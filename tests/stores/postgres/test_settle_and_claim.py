@@ -48,7 +48,7 @@ def ids(claims: Sequence[Claim[Job]]) -> list[int]:
     return [one.lease.job_id for one in claims]
 
 
-def test_a_queue_goes_on_to_its_next_job_in_the_transaction_of_the_settlement(
+def test_the_next_job_of_a_serial_key_is_claimed_in_the_transaction_of_the_settlement(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     async def story() -> None:
@@ -76,7 +76,7 @@ def test_a_queue_goes_on_to_its_next_job_in_the_transaction_of_the_settlement(
     run(story())
 
 
-def test_of_several_queues_each_goes_on_as_far_as_the_limit_reaches(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_each_of_several_serial_keys_continues_up_to_the_limit(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         for _ in range(2):
             for name in "abcd":
@@ -96,7 +96,7 @@ def test_of_several_queues_each_goes_on_as_far_as_the_limit_reaches(store: Postg
     run(story())
 
 
-def test_nothing_is_claimed_for_a_lease_that_is_not_valid(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_an_invalid_lease_claims_no_successor(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await add(store, 3)
         zombie = await take(store)
@@ -122,7 +122,7 @@ def test_nothing_is_claimed_for_a_lease_that_is_not_valid(store: PostgresStore, 
     run(story())
 
 
-def test_a_settlement_that_was_made_before_claims_nothing_when_it_is_repeated(store: PostgresStore, run: Any) -> None:
+def test_a_repeated_settlement_claims_no_successor(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
         await add(store, 2)
         lease = await take(store)
@@ -134,7 +134,9 @@ def test_a_settlement_that_was_made_before_claims_nothing_when_it_is_repeated(st
     run(story())
 
 
-def test_a_paused_queue_and_a_paused_task_stop_after_the_job_that_ran(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_paused_serial_key_and_a_paused_task_stop_after_the_running_job(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
     async def story() -> None:
         await add(store, 3)
         lease = await take(store)
@@ -155,7 +157,7 @@ def test_a_paused_queue_and_a_paused_task_stop_after_the_job_that_ran(store: Pos
     run(story())
 
 
-def test_what_the_claimer_would_not_take_is_passed_over_and_suspects_are(
+def test_successors_respect_the_conditions_of_the_claim_and_skip_suspects(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     async def story() -> None:
@@ -176,7 +178,7 @@ def test_what_the_claimer_would_not_take_is_passed_over_and_suspects_are(
 
 
 @pytest.mark.parametrize("serial", [None, "other"])
-def test_while_something_more_urgent_is_due_a_claim_decides(
+def test_a_claim_decides_while_a_more_urgent_job_is_due(
     store: PostgresStore, sql: Sql, run: Any, serial: str | None
 ) -> None:
     async def story() -> None:
@@ -193,7 +195,7 @@ def test_while_something_more_urgent_is_due_a_claim_decides(
     run(story())
 
 
-def test_it_commits_durably_and_wakes_nobody_for_the_job_that_it_took(
+def test_it_commits_durably_and_does_not_notify_for_its_own_claim(
     store: PostgresStore, postgres_url: str, connection: psycopg.Connection[Any], sql: Sql, run: Any
 ) -> None:
     async def prepare() -> Lease:
@@ -218,7 +220,7 @@ def test_it_commits_durably_and_wakes_nobody_for_the_job_that_it_took(
     assert len(list(connection.notifies(timeout=5.0, stop_after=1))) == 1, "the queue is free, and has a due job"
 
 
-def test_a_job_that_cannot_be_claimed_leaves_the_settlement_as_it_is(own_url: str, run: Any) -> None:
+def test_a_job_that_cannot_be_claimed_does_not_undo_the_settlement(own_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(own_url)
         await add(store, 2)
@@ -255,7 +257,7 @@ def test_a_job_that_cannot_be_claimed_leaves_the_settlement_as_it_is(own_url: st
     run(story())
 
 
-def test_other_ends_than_plain_ones_are_settled_without_a_claim(store: PostgresStore, run: Any) -> None:
+def test_outcomes_other_than_plain_completions_are_settled_without_a_claim(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
         await add(store, 2)
         again = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=60.0, error="again")
@@ -270,9 +272,7 @@ def test_other_ends_than_plain_ones_are_settled_without_a_claim(store: PostgresS
 # -- races ---------------------------------------------------------------------------------------
 
 
-def test_a_token_that_was_abandoned_claims_nothing_and_its_settlements_count(
-    store: PostgresStore, sql: Sql, run: Any
-) -> None:
+def test_an_abandoned_token_claims_nothing_and_its_settlements_count(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await add(store, 2)
         lease, token = await take(store), str(uuid.uuid4())
@@ -301,7 +301,7 @@ def abandon_meanwhile(url: str, token: str) -> tuple[threading.Thread, list[bool
     return thread, done
 
 
-def test_abandoning_waits_for_a_settlement_that_claims_and_takes_back_what_it_took(
+def test_abandoning_waits_for_a_claiming_settlement_and_returns_its_jobs(
     store: PostgresStore, postgres_url: str, connection: psycopg.Connection[Any], sql: Sql, run: Any
 ) -> None:
     async def prepare() -> Lease:
@@ -322,7 +322,7 @@ def test_abandoning_waits_for_a_settlement_that_claims_and_takes_back_what_it_to
     assert sql(HELD) == []
 
 
-def test_the_token_is_locked_before_any_row_is(
+def test_the_token_is_locked_before_any_row(
     store: PostgresStore, postgres_url: str, connection: psycopg.Connection[Any], sql: Sql, run: Any
 ) -> None:
     """Rows first would be a circle: abandoning holds the token's lock when it locks rows."""
@@ -353,7 +353,7 @@ def test_the_token_is_locked_before_any_row_is(
     assert sql(HELD) == []
 
 
-def test_an_abandoned_token_holds_nothing_however_it_races_with_a_settlement(
+def test_an_abandoned_token_holds_nothing_after_a_race_with_a_settlement(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     async def story() -> None:
@@ -435,7 +435,7 @@ class Race:
         return following
 
 
-def test_queues_stay_serial_among_workers_that_settle_in_either_way(postgres_url: str, sql: Sql, run: Any) -> None:
+def test_serial_keys_stay_serial_with_both_kinds_of_settlement(postgres_url: str, sql: Sql, run: Any) -> None:
     race = Race()
 
     async def story() -> None:

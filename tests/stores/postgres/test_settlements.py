@@ -33,7 +33,9 @@ def completed(result: str | None = None, *then: NewJob) -> Settlement:
     ],
     ids=["result", "surrogate", "then", "then payload", "error"],
 )
-def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore, run: Any, bad: Settlement) -> None:
+def test_one_refused_settlement_in_a_hundred_is_the_only_unwritten_one(
+    store: PostgresStore, run: Any, bad: Settlement
+) -> None:
     async def story() -> None:
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(100))
         claims = await claim(store, 100)
@@ -54,7 +56,7 @@ def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore
     run(story())
 
 
-def test_values_that_cannot_be_sent_are_never_the_servers_fault(store: PostgresStore, run: Any) -> None:
+def test_values_that_cannot_be_sent_are_no_outage(store: PostgresStore, run: Any) -> None:
     """However many there are, and none beside them passes."""
 
     async def story() -> None:
@@ -67,7 +69,7 @@ def test_values_that_cannot_be_sent_are_never_the_servers_fault(store: PostgresS
     run(story())
 
 
-def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
+def test_a_row_locked_by_an_application_is_busy_and_settled_afterwards(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
@@ -92,7 +94,7 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
 @pytest.mark.parametrize(
     "settlement", [COMPLETED, completed("1"), Settlement(State.FAILED, AttemptOutcome.FAILED, error="x")]
 )
-def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
+def test_a_settlement_repeated_after_a_lost_connection_is_recognized(
     store: PostgresStore, connection: psycopg.Connection[Any], run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
@@ -133,7 +135,7 @@ def test_one_id_under_two_tokens_is_settled_by_the_one_that_holds(store: Postgre
     run(story())
 
 
-def test_settling_on_a_server_that_only_reads_is_unreachable_and_can_be_repeated(
+def test_a_settlement_on_a_read_only_server_can_be_repeated(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any
 ) -> None:
     name = postgres_url.partition("?")[0].rpartition("/")[2]

@@ -36,12 +36,12 @@ def test_several_hosts_are_read_as_libpq_reads_them(given: str, shown: str) -> N
 
 
 @pytest.mark.parametrize("given", ["postgresql://a:x,b:2/db", "postgresql://a@b@c/db", "postgresql://a:1:2/db"])
-def test_what_is_no_address_is_still_refused(given: str) -> None:
+def test_an_invalid_address_is_still_refused(given: str) -> None:
     with pytest.raises(ConfigurationError, match="percent-encoded"):
         store_url(given)
 
 
-def test_ssl_as_others_spell_it_is_understood_beside_several_hosts() -> None:
+def test_other_spellings_of_ssl_work_with_several_hosts() -> None:
     assert store_url("postgres://u:p@a:1,b:2/db?ssl=true&x=y") == "postgresql://u:p@a:1,b:2/db?x=y&sslmode=require"
 
 
@@ -58,7 +58,7 @@ def address(*urls: str) -> str:
     return f"postgresql://postgres@{name}?host={hosts}&port={ports}&target_session_attrs=read-write"
 
 
-def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run: Any) -> None:
+def test_after_a_failover_the_store_continues_at_the_other_host(own_url: str, run: Any) -> None:
     """The first host falls silent for good; claims, settlements, beats and enqueues find the second."""
 
     async def story(first: ExitStack, store: PostgresStore) -> None:
@@ -91,7 +91,7 @@ def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run
         run(story(first, PostgresStore(store_url(address(way.url, second.url)))))
 
 
-def test_a_host_that_may_not_be_written_to_is_passed_over(own_url: str, run: Any) -> None:
+def test_a_read_only_host_is_skipped(own_url: str, run: Any) -> None:
     async def story(url: str) -> None:
         store = PostgresStore(store_url(url))
         await store.open()

@@ -57,7 +57,7 @@ def test_eight_writers_of_thirty_tasks_never_deadlock(postgres_url: str, sql: Sq
     assert sql("select count(*) from stowhand.throughput") == [(WRITERS * TASKS,)]
 
 
-def test_a_writer_waits_for_a_fold_and_writes_nothing_into_what_it_closed(postgres_url: str, sql: Sql) -> None:
+def test_a_writer_waits_for_a_fold_and_writes_no_closed_minute(postgres_url: str, sql: Sql) -> None:
     write = """select count(*) from stowhand.write_throughput('w',
         jsonb_build_array(jsonb_build_object('minute', {minute}, 'task', 't',
         'tally', '{{"ok": 1}}'::jsonb)))"""

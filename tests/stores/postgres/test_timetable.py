@@ -32,9 +32,7 @@ def postgres_url(own_url: str) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_deadlock_costs_a_repeat_and_makes_no_second_job(
-    store: PostgresStore, sql: Sql, run: Run, count: int
-) -> None:
+def test_a_deadlock_is_retried_and_creates_no_second_job(store: PostgresStore, sql: Sql, run: Run, count: int) -> None:
     sql(DEADLOCKS.replace("%s", str(count)))
 
     async def story() -> None:
@@ -50,7 +48,7 @@ def test_a_deadlock_costs_a_repeat_and_makes_no_second_job(
     assert sql("select count(*) from stowhand.jobs") == [(2,)]
 
 
-def test_deadlocks_without_end_are_an_error_and_nothing_is_entered(store: PostgresStore, sql: Sql, run: Run) -> None:
+def test_repeated_deadlocks_are_an_error_and_no_tick_is_entered(store: PostgresStore, sql: Sql, run: Run) -> None:
     sql(DEADLOCKS.replace("%s", "1000"))
 
     async def story() -> None:

@@ -12,7 +12,7 @@ from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 
 
-def test_maintenance_takes_the_entries_of_jobs_that_are_gone_and_leaves_the_others(postgres_url: str, run: Run) -> None:
+def test_maintenance_deletes_only_the_entries_of_deleted_jobs(postgres_url: str, run: Run) -> None:
     """Over several windows of pages, from whichever it begins."""
 
     async def story() -> None:

@@ -146,7 +146,7 @@ def test_one_trigger_function_serves_all_tables(connection: psycopg.Connection[A
         """,
     ],
 )
-def test_a_call_of_the_readme_adds_one_job(connection: psycopg.Connection[Any], call: str) -> None:
+def test_each_call_in_the_readme_adds_one_job(connection: psycopg.Connection[Any], call: str) -> None:
     connection.execute(call.encode())
     assert len(jobs(connection)) == 1
 
@@ -191,7 +191,7 @@ def test_a_role_without_grants_adds_jobs_through_a_definers_function(connection:
     assert jobs(connection) == [("remind", {"whom": "Ada"})]
 
 
-def test_a_worker_of_that_schema_claims_what_a_trigger_added(installed: str, run: Any) -> None:
+def test_a_worker_of_the_schema_claims_a_job_of_a_trigger(installed: str, run: Any) -> None:
     with psycopg.connect(installed, autocommit=True) as connection:
         connection.execute("SELECT graphile_worker.add_job('hello', json_build_object('name', 'Bobby Tables'))")
 

@@ -14,7 +14,7 @@ from tests.stores.postgres.test_serials import UNFINDABLE, WRONGLY_HELD
 from tests.stores.postgres.verbs import claim, take
 
 
-def test_an_insert_is_add_job(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_an_insert_works_as_add_job(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         ((job_id,),) = sql(
             "insert into stowhand.jobs (task_identifier, queue_name, payload, key, priority, flags)"
@@ -50,9 +50,7 @@ def test_an_insert_is_checked_as_add_job_checks(sql: Sql) -> None:
         ("update stowhand.jobs set run_at = null, queue_name = null", "run_at"),
     ],
 )
-def test_what_no_function_does_is_refused_with_the_functions_that_there_are(
-    sql: Sql, statement: str, columns: str
-) -> None:
+def test_unsupported_changes_are_refused_with_the_available_functions(sql: Sql, statement: str, columns: str) -> None:
     sql("select stowhand.add_job('t', queue_name := 'q')")
     before = sql("select * from stowhand.live")
     with pytest.raises(psycopg.errors.FeatureNotSupported, match=f"does not take {columns}") as refused:
@@ -74,7 +72,7 @@ def test_an_update_moves_a_job_to_another_queue(store: PostgresStore, sql: Sql, 
     run(story())
 
 
-def test_an_update_of_times_and_attempts_is_reschedule_jobs(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_an_update_of_times_and_attempts_works_as_reschedule_jobs(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         job = await store.jobs.enqueue(NewJob(task="t", delay=600.0))
         sql("update stowhand.jobs set run_at = now(), priority = 5, work_queue = 'mail'")
@@ -89,7 +87,7 @@ def test_an_update_of_times_and_attempts_is_reschedule_jobs(store: PostgresStore
     assert sql(f"update stowhand.jobs set attempts = 0 where id = {other_id} returning state") == [("queued",)]
 
 
-def test_a_waiting_job_is_deleted_and_its_queue_goes_on(store: PostgresStore, sql: Sql, run: Any) -> None:
+def test_a_waiting_job_is_deleted_and_its_serial_key_continues(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         first, second = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         assert sql(f"delete from stowhand.jobs where id = {first} returning id") == [(first,)]

@@ -30,7 +30,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("view", [None, "shown jobs"])
-async def test_what_changes_between_seeing_and_locking_is_judged_anew(jobs: Jobs, view: str | None) -> None:
+async def test_a_record_that_changes_before_it_is_locked_is_checked_again(jobs: Jobs, view: str | None) -> None:
     jobs.sql("create view shown as select *, size * 2 as twice from jobs")
     jobs.add(6)
     async with jobs.served(view_name=view) as served:
@@ -56,7 +56,7 @@ async def test_the_owner_may_alter_the_table_while_a_worker_runs(jobs: Jobs) -> 
         await through_its_life(served)
 
 
-async def test_a_message_is_cut_to_what_its_column_holds(jobs: Jobs) -> None:
+async def test_a_message_is_cut_to_the_length_of_its_column(jobs: Jobs) -> None:
     jobs.sql("alter table jobs alter failure_message type varchar(4)")
     jobs.add(2)
     async with jobs.served(max_resets=0) as served:
@@ -67,7 +67,7 @@ async def test_a_message_is_cut_to_what_its_column_holds(jobs: Jobs) -> None:
     assert [jobs.row(one)["failure_message"] for one in (1, 2)] == ["it f", "job "]
 
 
-async def test_a_claim_that_the_database_refuses_claims_nothing_and_leaves_the_store_usable(jobs: Jobs) -> None:
+async def test_a_refused_claim_claims_nothing_and_leaves_the_store_usable(jobs: Jobs) -> None:
     jobs.add(2)
     async with jobs.served() as served:
         with pytest.raises(StoreError, match="division by zero"):
@@ -76,7 +76,7 @@ async def test_a_claim_that_the_database_refuses_claims_nothing_and_leaves_the_s
         assert len(await served.ids()) == 2
 
 
-async def test_connections_that_were_cut_come_back(jobs: Jobs) -> None:
+async def test_lost_connections_are_reopened(jobs: Jobs) -> None:
     jobs.add(3)
     async with jobs.served() as served:
         lease = await served.take()
@@ -98,7 +98,7 @@ def proxy(jobs: Jobs) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("lease_time", [4.0, 300.0])
-async def test_a_beat_on_a_connection_that_died_silently_costs_no_lease(
+async def test_a_heartbeat_on_a_silently_lost_connection_costs_no_lease(
     jobs: Jobs, proxy: Proxy, lease_time: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is given up after a quarter of the lease, of a long one after a while; the server is not asked to cancel."""
@@ -115,7 +115,7 @@ async def test_a_beat_on_a_connection_that_died_silently_costs_no_lease(
         await served.heartbeats.beat([lease], 4.0)
 
 
-async def test_a_beat_that_hangs_at_the_end_of_its_ticker_leaves_no_connection(jobs: Jobs, proxy: Proxy) -> None:
+async def test_a_hanging_heartbeat_leaves_no_connection_at_the_end(jobs: Jobs, proxy: Proxy) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
@@ -155,7 +155,7 @@ async def abandoned(served: Served, token: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_commit_on_its_way_is_waited_for_by_whoever_abandons_its_token(jobs: Jobs, proxy: Proxy) -> None:
+async def test_abandoning_a_token_waits_for_its_commit(jobs: Jobs, proxy: Proxy) -> None:
     """Else the token would be forgotten, and its claim come true afterwards."""
     jobs.add(2)
     token = new_token()
@@ -169,7 +169,7 @@ async def test_a_commit_on_its_way_is_waited_for_by_whoever_abandons_its_token(j
         assert jobs.states() == ["queued", "queued"]
 
 
-async def test_a_settlement_whose_reply_is_lost_is_known_when_it_is_repeated(jobs: Jobs, proxy: Proxy) -> None:
+async def test_a_settlement_whose_reply_is_lost_is_recognized_when_repeated(jobs: Jobs, proxy: Proxy) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
@@ -188,7 +188,7 @@ def bouncer(jobs: Jobs) -> Iterator[PgBouncer]:
         yield bouncer
 
 
-async def test_a_pooler_before_the_database(jobs: Jobs, bouncer: PgBouncer) -> None:
+async def test_the_store_works_behind_a_pooler(jobs: Jobs, bouncer: PgBouncer) -> None:
     jobs.add(2)
     direct, jobs.url = jobs.url, bouncer.url
     try:

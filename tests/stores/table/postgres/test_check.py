@@ -103,7 +103,7 @@ def mappings(found: Sequence[Finding]) -> dict[str, str]:
     return dict(re.findall(r"\(--column (\w+)=(\w+)\)", problems(found)))
 
 
-def test_the_table_of_our_own_ddl_is_sound(place: Place) -> None:
+def test_the_table_of_our_own_ddl_has_no_findings(place: Place) -> None:
     place.make()
     place.do(VIEW)
     assert place.check("seen") == []
@@ -187,7 +187,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_found_and_served_after_what_is_printed(place: Place, name: str) -> None:
+def test_defects_are_found_and_the_printed_statements_fix_them(place: Place, name: str) -> None:
     breaking, said, fatal = BROKEN[name]
     place.make()
     place.do(breaking)
@@ -206,7 +206,7 @@ def test_what_is_broken_is_found_and_served_after_what_is_printed(place: Place, 
         ("alter table jobs alter id drop identity; alter table jobs alter id type numeric(10)", "map id to a column"),
     ],
 )
-def test_what_no_simple_statement_mends_is_said_in_a_sentence(place: Place, breaking: str, said: str) -> None:
+def test_a_defect_without_a_simple_fix_is_explained(place: Place, breaking: str, said: str) -> None:
     place.make()
     place.do(breaking)
     (finding,) = [one for one in place.check() if one.fatal]
@@ -214,7 +214,7 @@ def test_what_no_simple_statement_mends_is_said_in_a_sentence(place: Place, brea
     assert finding.fix == ""
 
 
-def test_where_the_state_is_a_number_the_update_that_runs_pending_rows_is_printed(place: Place) -> None:
+def test_for_a_numeric_state_the_update_that_queues_pending_rows_is_printed(place: Place) -> None:
     place.make()
     place.do(
         "drop index jobs_next, jobs_stalled, jobs_state_process_after, jobs_suspects",
@@ -225,7 +225,7 @@ def test_where_the_state_is_a_number_the_update_that_runs_pending_rows_is_printe
     assert 'afterwards: UPDATE "jobs" SET "job_state" = \'queued\' WHERE ...' in told
 
 
-def test_a_table_that_is_not_there_is_made_by_what_is_printed(place: Place) -> None:
+def test_a_missing_table_is_created_by_the_printed_statements(place: Place) -> None:
     given: dict[str, Any] = {"alternate_column_names": {"state": "status"}}
     found = place.examine("nowhere_else", "seen_nowhere_else", **given)
     assert [one.problem for one in found] == [
@@ -236,7 +236,7 @@ def test_a_table_that_is_not_there_is_made_by_what_is_printed(place: Place) -> N
     assert place.examine("nowhere_else", "seen_nowhere_else", **given) == []
 
 
-def test_quoted_names_and_another_schema_are_used_as_they_are(place: Place) -> None:
+def test_quoted_names_and_another_schema_are_used_unchanged(place: Place) -> None:
     table, columns = f'{place.schema}."Jobs ""x"""', {"state": '"Its State"', "id": '"Key"'}
     shape = read_shape(table, None, columns)
     place.do(
@@ -248,7 +248,7 @@ def test_quoted_names_and_another_schema_are_used_as_they_are(place: Place) -> N
     assert place.examine(table, alternate_column_names=columns) == []
 
 
-def test_the_rows_of_a_table_that_gets_a_state_are_not_run_and_the_update_that_runs_them_is_printed(
+def test_existing_rows_are_not_queued_by_a_new_state_column_and_the_update_that_does_is_printed(
     place: Place,
 ) -> None:
     place.make()
@@ -262,7 +262,7 @@ def test_the_rows_of_a_table_that_gets_a_state_are_not_run_and_the_update_that_r
     assert place.do("select state from jobs order by id") == [("completed",), ("queued",)]
 
 
-def test_what_is_to_be_done_by_hand_is_said_of_a_column_that_cannot_serve(place: Place) -> None:
+def test_an_unsuitable_column_is_reported_with_the_manual_steps(place: Place) -> None:
     place.make()
     place.do("alter table jobs alter process_after set not null, alter state type char(12)")
     told = problems(place.check(), fatal=True)
@@ -270,7 +270,7 @@ def test_what_is_to_be_done_by_hand_is_said_of_a_column_that_cannot_serve(place:
     assert "(--column process_after=job_process_after), and copy the values of waiting records there" in told
 
 
-def test_a_column_of_the_users_is_never_proposed_nor_emptied(place: Place) -> None:
+def test_a_column_of_the_user_is_never_proposed_nor_emptied(place: Place) -> None:
     """However alike its name is."""
     place.do(
         "create table jobs (id bigint primary key, process_after_ timestamptz, status text not null default 'queued',"
@@ -281,14 +281,14 @@ def test_a_column_of_the_users_is_never_proposed_nor_emptied(place: Place) -> No
         assert "DROP" not in finding.fix
 
 
-def test_a_table_without_what_is_optional_is_sound_unless_it_was_mapped(place: Place) -> None:
+def test_a_table_without_optional_columns_has_no_findings_unless_they_are_mapped(place: Place) -> None:
     place.make()
     place.do("alter table jobs drop cancel, drop queued_at")
     assert place.check() == []
     assert "there is no column stop (for cancel)" in problems(place.check(cancel="stop"))
 
 
-def test_a_table_without_cancel_may_not_know_canceled(place: Place) -> None:
+def test_a_table_without_cancel_may_lack_the_state_canceled(place: Place) -> None:
     place.make()
     place.do(
         "alter table jobs drop cancel, add check (state in ('queued', 'processing', 'errored', 'failed', 'completed'))"
@@ -298,7 +298,7 @@ def test_a_table_without_cancel_may_not_know_canceled(place: Place) -> None:
 
 
 @pytest.mark.parametrize("locked", ["share", "exclusive"])
-def test_what_takes_a_strong_lock_gives_up_before_others_wait_behind_it(place: Place, locked: str) -> None:
+def test_statements_with_strong_locks_time_out(place: Place, locked: str) -> None:
     """A reader that goes on for long, and a writer that does."""
     place.make()
     place.do("alter table jobs drop num_resets, add constraint known check (state <> 'errored')")
@@ -319,7 +319,7 @@ def test_what_takes_a_strong_lock_gives_up_before_others_wait_behind_it(place: P
         place.do("rollback")
 
 
-def test_indexes_are_built_beside_the_writers(place: Place) -> None:
+def test_indexes_are_built_concurrently(place: Place) -> None:
     place.make()
     place.do("drop index jobs_next")
     (finding,) = place.check()
@@ -336,13 +336,13 @@ def test_indexes_are_built_beside_the_writers(place: Place) -> None:
         ("select id from jobs", "does not show state: no index lets", False),
     ],
 )
-def test_a_view_that_cannot_serve_is_found(place: Place, view: str, said: str, fatal: bool) -> None:
+def test_an_unsuitable_view_is_found(place: Place, view: str, said: str, fatal: bool) -> None:
     place.make()
     place.do("insert into jobs (state) values ('queued'), ('errored'), ('processing')", f"create view seen as {view}")
     assert said in problems(place.check("seen"), fatal=fatal)
 
 
-def test_a_view_without_a_condition_hides_nothing_whatever_a_check_of_its_table_says(place: Place) -> None:
+def test_a_view_without_a_condition_hides_nothing_despite_a_check_of_its_table(place: Place) -> None:
     place.make()
     place.do("alter table jobs add constraint known check (state in ('queued', 'completed'))", VIEW)
     found = place.check("seen")
@@ -388,7 +388,7 @@ def test_a_relation_whose_rows_cannot_be_locked_or_updated_is_refused(place: Pla
     assert said in problems(place.check(), fatal=True)
 
 
-def test_a_partitioned_table_whose_key_is_not_written_serves(place: Place) -> None:
+def test_a_table_partitioned_by_an_unwritten_column_is_accepted(place: Place) -> None:
     place.do(
         full_ddl(DdlOptions(shape=read_shape("jobs", None, {}))).replace("\n);", "\n) PARTITION BY HASH (id);", 1),
         "create table jobs_0 partition of jobs for values with (modulus 2, remainder 0)",
@@ -398,7 +398,7 @@ def test_a_partitioned_table_whose_key_is_not_written_serves(place: Place) -> No
     assert place.examine("jobs_0") == []
 
 
-def test_states_that_no_worker_knows_are_counted_and_not_fatal(place: Place) -> None:
+def test_unknown_states_are_counted_and_not_fatal(place: Place) -> None:
     place.make()
     place.do(
         "alter table jobs alter state drop not null",
@@ -409,7 +409,7 @@ def test_states_that_no_worker_knows_are_counted_and_not_fatal(place: Place) -> 
     assert "1 record has no state (NULL): never claimed" in told
 
 
-def test_a_right_that_is_missing_is_named(place: Place, database: str) -> None:
+def test_a_missing_right_is_named(place: Place, database: str) -> None:
     place.make()
     user = f"poor_{place.schema}"
     place.do(f"create role {user} login password 'secret'", f"grant usage on schema {place.schema} to {user}")
@@ -440,7 +440,7 @@ def test_a_worker_is_refused_with_every_fatal_finding_and_its_ddl(place: Place, 
     assert "CREATE INDEX" not in told
 
 
-def test_a_channel_without_a_trigger_is_told(place: Place) -> None:
+def test_a_channel_without_a_trigger_is_reported(place: Place) -> None:
     place.make()
     (finding,) = place.examine("jobs", notify_channel="wake")
     assert "no trigger of the table notifies: workers poll" in finding.problem
@@ -449,7 +449,7 @@ def test_a_channel_without_a_trigger_is_told(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("cancel", "view"), [("", ""), (", cancel boolean not null default false", "example_jobs")])
-def test_the_tables_of_the_documents_are_served(place: Place, cancel: str, view: str) -> None:
+def test_the_tables_of_the_documents_are_accepted(place: Place, cancel: str, view: str) -> None:
     place.do(
         f"""
         create table repo (id serial primary key, name text);
@@ -484,7 +484,7 @@ def test_the_tables_of_the_documents_are_served(place: Place, cancel: str, view:
     assert "(repository_id, id)" in problems(found)
 
 
-def test_the_index_that_is_advised_follows_the_order(place: Place) -> None:
+def test_the_recommended_index_follows_the_order(place: Place) -> None:
     place.make()
     place.do("alter table jobs add priority int")
     order: list[Any] = ["priority", "jobs.id"]
@@ -513,9 +513,7 @@ class Job(msgspec.Struct):
         ({"column_expressions": ["j.id", "v.more"], "order_by_expression": ["v.more", sql("j.id % {}", 2)]}, ""),
     ],
 )
-def test_an_expression_that_the_server_does_not_understand_is_told(
-    place: Place, given: dict[str, Any], said: str
-) -> None:
+def test_an_invalid_expression_is_reported(place: Place, given: dict[str, Any], said: str) -> None:
     place.make()
     place.do(VIEW)
     found = problems(place.examine("jobs j", "seen v", **given), fatal=True)
@@ -523,7 +521,7 @@ def test_an_expression_that_the_server_does_not_understand_is_told(
     assert bool(found) is bool(said)
 
 
-def test_nobody_is_waited_for_and_nothing_is_locked_but_for_reading(place: Place) -> None:
+def test_a_check_waits_for_no_lock_and_takes_only_read_locks(place: Place) -> None:
     """Every row is locked, and the table too, in every way that lets others read."""
     place.make()
     place.do("insert into jobs default values", "alter table jobs alter num_resets drop not null")
@@ -532,7 +530,7 @@ def test_nobody_is_waited_for_and_nothing_is_locked_but_for_reading(place: Place
         assert place.check() == []
 
 
-def test_a_view_that_writes_when_it_is_read_writes_nothing(place: Place) -> None:
+def test_a_view_that_writes_cannot_write_during_a_check(place: Place) -> None:
     place.make()
     place.do(
         "create table noted (n int); insert into jobs default values",
@@ -543,7 +541,7 @@ def test_a_view_that_writes_when_it_is_read_writes_nothing(place: Place) -> None
     assert place.do("select * from noted") == []
 
 
-def test_it_takes_what_an_older_server_says(older_postgres_url: str, run: Run) -> None:
+def test_a_check_works_on_an_older_server(older_postgres_url: str, run: Run) -> None:
     with closing(Place(older_postgres_url, run)) as place:
         place.make()
         place.do("alter table jobs add constraint c check (state <> 'errored'), drop process_after", VIEW)

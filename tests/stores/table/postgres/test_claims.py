@@ -16,7 +16,7 @@ from tests.stores.table.postgres.jobs import COLUMNS, ERRORED, Jobs, new_token, 
 RETRIES: dict[str, Any] = {"max_num_retries": 2, "retry_after": 300.0}
 
 
-async def test_two_claims_before_any_mark_bring_distinct_rows_and_a_third_nothing(jobs: Jobs) -> None:
+async def test_two_concurrent_claims_return_distinct_rows_and_a_third_none(jobs: Jobs) -> None:
     first, second = jobs.add(2)
     async with jobs.served() as served:
         assert await served.ids(1) == [first]
@@ -24,7 +24,7 @@ async def test_two_claims_before_any_mark_bring_distinct_rows_and_a_third_nothin
         assert await served.ids(1) == []
 
 
-async def test_a_claim_marks_the_row_and_clears_what_an_earlier_attempt_left(jobs: Jobs) -> None:
+async def test_a_claim_marks_the_row_and_clears_values_of_an_earlier_attempt(jobs: Jobs) -> None:
     (job_id,) = jobs.add(
         state="errored", finished_at=("now() - interval '1 hour'",), failure_message="old", execution_logs=("'{1,2}'",)
     )
@@ -54,7 +54,7 @@ async def test_the_record_is_read_after_the_update(jobs: Jobs) -> None:
         assert served.table.names == ("state", "failure_message", "mark", "?column?")
 
 
-async def test_due_records_of_both_states_come_in_one_order(jobs: Jobs) -> None:
+async def test_due_records_of_both_states_have_one_order(jobs: Jobs) -> None:
     def at(minutes: int) -> tuple[str]:
         return (f"now() + interval '{minutes} minutes'",)
 
@@ -76,7 +76,7 @@ async def test_without_retries_an_errored_record_is_never_claimed(jobs: Jobs) ->
         assert await served.ids() == []
 
 
-async def test_a_retry_delay_below_a_second_is_honoured(jobs: Jobs) -> None:
+async def test_a_retry_delay_below_a_second_is_respected(jobs: Jobs) -> None:
     now = datetime(2031, 1, 1, tzinfo=UTC)
     jobs.add(state="errored", finished_at=now)
     async with jobs.served(pinned=lambda: now, max_num_retries=1, retry_after=3600.25) as served:
@@ -116,7 +116,7 @@ async def test_every_closed_condition_is_understood(jobs: Jobs) -> None:
             await served.heartbeats.release([one.lease for one in taken])
 
 
-async def test_text_is_no_condition_and_a_placeholder_none_either(jobs: Jobs) -> None:
+async def test_a_text_and_a_placeholder_are_no_conditions(jobs: Jobs) -> None:
     async with jobs.served() as served:
         with pytest.raises(ConfigurationError, match="sql"):
             await served.claim(conditions=("size < 10",))
@@ -127,7 +127,7 @@ async def test_text_is_no_condition_and_a_placeholder_none_either(jobs: Jobs) ->
         assert len(await served.ids(conditions=(wanted,))) == 1
 
 
-async def test_a_condition_on_a_column_that_is_not_there_says_so_and_claims_nothing(jobs: Jobs) -> None:
+async def test_a_condition_on_a_missing_column_is_an_error_and_claims_nothing(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         with pytest.raises(TableUnsuitable, match="weight"):
@@ -135,14 +135,14 @@ async def test_a_condition_on_a_column_that_is_not_there_says_so_and_claims_noth
         assert len(await served.ids()) == 1
 
 
-async def test_more_records_than_one_come_in_the_order_asked_for(jobs: Jobs) -> None:
+async def test_several_records_have_the_requested_order(jobs: Jobs) -> None:
     for size in (3, 1, 2, 1):
         jobs.add(size=size)
     async with jobs.served(order_by_expression=sql("jobs.size desc nulls last, jobs.id desc")) as served:
         assert await served.ids() == [1, 3, 4, 2]
 
 
-async def test_suspects_are_claimed_only_when_asked_for(jobs: Jobs) -> None:
+async def test_suspects_are_claimed_only_on_request(jobs: Jobs) -> None:
     (suspect,) = jobs.add(num_resets=2)
     (innocent,) = jobs.add(num_resets=1)
     async with jobs.served() as served:
@@ -151,7 +151,7 @@ async def test_suspects_are_claimed_only_when_asked_for(jobs: Jobs) -> None:
         assert (taken.lease.job_id, taken.num_resets) == (suspect, 2)
 
 
-async def test_what_was_asked_to_cancel_is_never_started(jobs: Jobs) -> None:
+async def test_a_record_with_a_cancellation_request_is_never_started(jobs: Jobs) -> None:
     flagged = jobs.add(5, cancel=True)
     (wanted,) = jobs.add()
     async with jobs.served() as served:
@@ -170,7 +170,7 @@ async def test_a_locked_record_is_skipped_and_not_waited_for(jobs: Jobs) -> None
         assert await served.ids() == [first]
 
 
-async def test_a_view_gives_computed_values_and_conditions_on_them(jobs: Jobs) -> None:
+async def test_a_view_supplies_computed_values_for_records_and_conditions(jobs: Jobs) -> None:
     jobs.sql("create view shown as select j.*, j.size * 7 as seven from jobs j")
     for size in (1, 2, 3):
         jobs.add(size=size)
@@ -207,7 +207,7 @@ async def test_expressions_may_use_either_alias(jobs: Jobs, table: str, view: st
         assert taken.values == ("processing", "a", 2, "PROCESSING")
 
 
-async def test_a_view_that_hides_all_that_is_processing_claims_nothing(jobs: Jobs) -> None:
+async def test_a_view_that_hides_records_in_processing_claims_nothing(jobs: Jobs) -> None:
     jobs.sql("create view shown as select * from jobs where state <> 'processing' or size > 1")
     jobs.add(2, size=1, failure_message="kept")
     async with jobs.served(view_name="shown") as served:
@@ -220,7 +220,7 @@ async def test_a_view_that_hides_all_that_is_processing_claims_nothing(jobs: Job
         assert await served.ids(1) == [1]
 
 
-async def test_a_record_that_nobody_can_read_in_python_does_not_sink_the_others(jobs: Jobs) -> None:
+async def test_a_record_unreadable_in_python_does_not_prevent_the_others(jobs: Jobs) -> None:
     jobs.sql("alter table jobs add moment timestamptz, add day date, add kind point, add word name default 'x'")
     jobs.add(moment=("'infinity'",), day=("'-infinity'",), kind=("'(1,2)'",))
     jobs.add(moment=("'20000-01-01 00:00Z'",), process_after=("'-infinity'",))
@@ -240,7 +240,7 @@ async def test_a_canceled_claim_leaves_the_store_usable(jobs: Jobs) -> None:
         assert len(await served.ids()) == 2
 
 
-async def test_num_failures_come_with_the_record(jobs: Jobs) -> None:
+async def test_num_failures_are_returned_with_the_record(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served(max_num_retries=2) as served:
         (taken,) = await served.claim(1)

@@ -25,7 +25,7 @@ def running(jobs: Jobs, *, beat: object = STALE, **columns: Any) -> int:
     return job_id
 
 
-async def test_a_beat_renews_what_is_held_and_tells_what_is_not(jobs: Jobs) -> None:
+async def test_a_heartbeat_renews_held_leases_and_reports_lost_ones(jobs: Jobs) -> None:
     jobs.add(4)
     async with jobs.served() as served:
         leases = [taken.lease for taken in await served.claim()]
@@ -41,13 +41,13 @@ async def test_a_beat_renews_what_is_held_and_tells_what_is_not(jobs: Jobs) -> N
     assert fresh == [(1,), (3,)]
 
 
-async def test_a_beat_for_nothing_asks_nothing(jobs: Jobs) -> None:
+async def test_a_heartbeat_without_leases_runs_no_statement(jobs: Jobs) -> None:
     async with jobs.served() as served:
         jobs.sql("drop table jobs")
         assert await served.heartbeats.beat([], 30) == await served.heartbeats.beat([], 30)
 
 
-async def test_stale_records_go_back_to_the_queue_or_fail_for_good(jobs: Jobs) -> None:
+async def test_stale_records_return_to_the_queue_or_fail_permanently(jobs: Jobs) -> None:
     ids = [running(jobs, num_resets=count, num_failures=3) for count in (0, 4, 5, 6)]
     fresh = running(jobs, beat=FRESH)
     async with jobs.served() as served:
@@ -66,14 +66,14 @@ async def test_stale_records_go_back_to_the_queue_or_fail_for_good(jobs: Jobs) -
     assert jobs.row(fresh)["state"] == "processing"
 
 
-async def test_a_message_of_ones_own_for_what_used_up_its_resets(jobs: Jobs) -> None:
+async def test_the_message_of_used_up_resets_can_be_set(jobs: Jobs) -> None:
     job_id = running(jobs)
     async with jobs.served(max_resets=0, reset_failure_message="gave up") as served:
         await served.heartbeats.reset_stalled(0)
     assert jobs.row(job_id)["failure_message"] == "gave up"
 
 
-async def test_slack_and_fractions_of_a_second_are_granted_exactly(jobs: Jobs) -> None:
+async def test_slack_and_fractions_of_a_second_are_exact(jobs: Jobs) -> None:
     now = datetime.now(UTC)
     running(jobs, beat=now - timedelta(seconds=3600))
     async with jobs.served(pinned=lambda: now, stalled_max_age=3600.25) as served:
@@ -83,7 +83,7 @@ async def test_slack_and_fractions_of_a_second_are_granted_exactly(jobs: Jobs) -
         assert len(await served.heartbeats.reset_stalled(0)) == 1
 
 
-async def test_what_a_transaction_holds_is_not_reset(jobs: Jobs) -> None:
+async def test_a_record_locked_by_a_transaction_is_not_reset(jobs: Jobs) -> None:
     locked, free = running(jobs), running(jobs)
     async with jobs.served() as served:
         with jobs.locked(f"id = {locked}", "for key share"):
@@ -91,7 +91,7 @@ async def test_what_a_transaction_holds_is_not_reset(jobs: Jobs) -> None:
         assert [one.job_id for one in await served.heartbeats.reset_stalled(0)] == [locked]
 
 
-async def test_a_reset_turns_what_was_asked_to_cancel_into_canceled(jobs: Jobs) -> None:
+async def test_a_reset_cancels_a_record_with_a_cancellation_request(jobs: Jobs) -> None:
     job_id = running(jobs, cancel=True)
     async with jobs.served() as served:
         assert [one.state for one in await served.heartbeats.reset_stalled(0)] == [State.CANCELED]
@@ -99,7 +99,7 @@ async def test_a_reset_turns_what_was_asked_to_cancel_into_canceled(jobs: Jobs) 
     assert (row["num_resets"], row["finished_at"] is None) == (0, False)
 
 
-async def test_a_beat_that_comes_between_finding_and_resetting_wins(jobs: Jobs) -> None:
+async def test_a_heartbeat_between_search_and_reset_wins(jobs: Jobs) -> None:
     """The reset's second statement writes only what is still as the first has found it."""
     job_id = running(jobs)
     async with jobs.served() as served:
@@ -112,14 +112,14 @@ async def test_a_beat_that_comes_between_finding_and_resetting_wins(jobs: Jobs) 
     assert jobs.row(job_id)["state"] == "processing"
 
 
-async def test_a_great_many_are_reset_page_by_page(jobs: Jobs) -> None:
+async def test_many_records_are_reset_page_by_page(jobs: Jobs) -> None:
     jobs.add(1500, state="processing", started_at=STALE, last_heartbeat_at=STALE)
     async with jobs.served() as served:
         pages = [len(await served.heartbeats.reset_stalled(0)) for _ in range(3)]
     assert pages == [1000, 500, 0]
 
 
-async def test_what_a_dead_worker_holds_is_taken_back_at_once(jobs: Jobs) -> None:
+async def test_the_records_of_a_lost_worker_are_reset_at_once(jobs: Jobs) -> None:
     jobs.add(3)
     async with jobs.served() as served:
         mine = (await served.take(worker="w")).job_id
@@ -134,7 +134,7 @@ async def test_what_a_dead_worker_holds_is_taken_back_at_once(jobs: Jobs) -> Non
         assert jobs.row(mine)["num_resets"] == 1
 
 
-async def test_one_lease_is_taken_back(jobs: Jobs) -> None:
+async def test_one_lease_is_reset(jobs: Jobs) -> None:
     jobs.add(2)
     async with jobs.served() as served:
         lease, _ = await served.take(), await served.take()
@@ -144,7 +144,7 @@ async def test_one_lease_is_taken_back(jobs: Jobs) -> None:
         assert jobs.states() == ["queued", "processing"]
 
 
-async def test_a_hand_back_is_unspent_and_due_at_once(jobs: Jobs) -> None:
+async def test_a_released_record_is_due_at_once_without_using_an_attempt(jobs: Jobs) -> None:
     jobs.add(num_failures=1, num_resets=1, process_after=STALE)
     async with jobs.served() as served:
         before = jobs.row(1)
@@ -157,7 +157,7 @@ async def test_a_hand_back_is_unspent_and_due_at_once(jobs: Jobs) -> None:
         assert await served.ids() == [1]
 
 
-async def test_a_hand_back_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
+async def test_a_released_record_with_a_cancellation_request_is_canceled(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
@@ -166,7 +166,7 @@ async def test_a_hand_back_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -
     assert jobs.states() == ["canceled"]
 
 
-async def test_an_abandoned_token_gives_back_what_it_holds(jobs: Jobs) -> None:
+async def test_an_abandoned_token_returns_its_records(jobs: Jobs) -> None:
     jobs.add(3)
     token = new_token()
     async with jobs.served() as served:
@@ -180,7 +180,7 @@ async def test_an_abandoned_token_gives_back_what_it_holds(jobs: Jobs) -> None:
         assert await served.heartbeats.abandon(new_token())
 
 
-async def test_a_claim_that_is_still_under_way_is_not_abandoned_yet(jobs: Jobs) -> None:
+async def test_a_claim_in_progress_is_not_abandoned_yet(jobs: Jobs) -> None:
     """Its reply was lost, and its transaction has not ended: to say that it holds nothing would be too early."""
     jobs.add()
     token = new_token()
@@ -202,7 +202,7 @@ async def test_an_abandoned_token_claims_nothing_more(jobs: Jobs) -> None:
         assert await served.claim(1)
 
 
-async def test_a_claim_whose_token_is_abandoned_while_it_marks_takes_nothing(jobs: Jobs) -> None:
+async def test_a_claim_whose_token_is_abandoned_while_marking_takes_nothing(jobs: Jobs) -> None:
     jobs.add()
     token = new_token()
     async with jobs.served() as served:
@@ -214,7 +214,7 @@ async def test_a_claim_whose_token_is_abandoned_while_it_marks_takes_nothing(job
             token = new_token()
 
 
-async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn(jobs: Jobs) -> None:
+async def test_waiting_records_with_a_cancellation_request_are_canceled_early(jobs: Jobs) -> None:
     jobs.add(cancel=True, process_after=("now() + interval '1 day'",))
     jobs.add(cancel=True, state="errored", failure_message="it failed")
     jobs.add(state="completed", cancel=True)
@@ -225,14 +225,14 @@ async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn
     assert jobs.row(2)["failure_message"] == "it failed"
 
 
-async def test_the_resetter_does_so_too(jobs: Jobs) -> None:
+async def test_the_resetter_cancels_waiting_records_too(jobs: Jobs) -> None:
     jobs.add(cancel=True)
     async with jobs.served() as served:
         await served.heartbeats.reset_stalled(0)
     assert jobs.states() == ["canceled"]
 
 
-async def test_the_heart_connects_again(jobs: Jobs) -> None:
+async def test_the_heartbeats_reconnect(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
@@ -245,7 +245,7 @@ async def test_the_heart_connects_again(jobs: Jobs) -> None:
         assert pulse.lost == frozenset()
 
 
-async def test_a_reset_says_how_old_the_last_heartbeat_was(jobs: Jobs) -> None:
+async def test_a_reset_returns_the_age_of_the_last_heartbeat(jobs: Jobs) -> None:
     jobs.add(state="processing", last_heartbeat_at=("now() - interval '90 seconds'",))
     async with jobs.served() as served:
         (beaten,) = await served.heartbeats.reset_stalled(0.0)

@@ -45,7 +45,7 @@ async def test_without_a_channel_it_only_sleeps(jobs: Jobs) -> None:
         assert not served.table.is_listening
 
 
-async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
+async def test_a_lost_connection_is_reopened(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
         before = listener(served).connection
@@ -55,7 +55,7 @@ async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
         assert await woken(jobs, served)
 
 
-async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: Jobs) -> None:
+async def test_a_connection_that_no_longer_listens_is_detected(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
         connection = listener(served).connection
@@ -87,7 +87,7 @@ async def test_while_it_cannot_connect_it_only_sleeps(jobs: Jobs, monkeypatch: p
         assert await woken(jobs, served)
 
 
-async def test_a_wait_that_is_canceled_leaves_the_ears_open(jobs: Jobs) -> None:
+async def test_a_cancelled_wait_keeps_listening(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
         waiting = asyncio.create_task(served.table.wait(5.0))

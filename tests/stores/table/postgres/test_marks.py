@@ -76,7 +76,7 @@ async def test_canceled_does_not_count(jobs: Jobs) -> None:
     assert row["finished_at"] is not None
 
 
-async def test_snoozed_goes_back_to_the_queue_unspent(jobs: Jobs) -> None:
+async def test_snoozed_returns_to_the_queue_without_using_an_attempt(jobs: Jobs) -> None:
     async with jobs.served() as served:
         lease = await started(jobs, served, queued_at=("now() - interval '1 hour'",))
         assert await served.settle(lease, SNOOZED) is Verdict.SETTLED
@@ -87,7 +87,7 @@ async def test_snoozed_goes_back_to_the_queue_unspent(jobs: Jobs) -> None:
     assert row["worker_hostname"] == "w1"
 
 
-async def test_a_cancel_once_asked_turns_every_end_but_completion_into_canceled(jobs: Jobs) -> None:
+async def test_a_requested_cancellation_changes_every_outcome_but_completion(jobs: Jobs) -> None:
     async with jobs.served() as served:
         for state in STATES:
             lease = await started(jobs, served)
@@ -101,7 +101,7 @@ async def test_a_cancel_once_asked_turns_every_end_but_completion_into_canceled(
             assert (row["state"], row["num_failures"]) == ("completed" if state is State.COMPLETED else "canceled", 0)
 
 
-async def test_a_repeat_is_known_and_another_outcome_changes_nothing(jobs: Jobs) -> None:
+async def test_a_repeat_is_recognized_and_another_outcome_changes_nothing(jobs: Jobs) -> None:
     async with jobs.served() as served:
         for state in SETTLEMENTS:
             if state is not State.QUEUED:  # the way back to the queue leaves no trace of the token
@@ -153,7 +153,7 @@ async def _taken_away(jobs: Jobs, served: Served, lease: Lease, how: str) -> Non
 
 @pytest.mark.parametrize("ddl", [TABLE, TOKEN_COLUMN])
 @pytest.mark.parametrize("how", ["reset", "release", "abandon", "their reset", "their claim"])
-async def test_a_zombie_changes_nothing_whoever_has_taken_its_record(jobs: Jobs, ddl: str, how: str) -> None:
+async def test_a_zombie_changes_nothing(jobs: Jobs, ddl: str, how: str) -> None:
     jobs.make(ddl)
     own: dict[str, Any] = {} if ddl == TABLE else {"alternate_column_names": {"lease_token": "token"}}
     async with jobs.served(**own) as served:
@@ -173,7 +173,7 @@ async def test_a_zombie_changes_nothing_whoever_has_taken_its_record(jobs: Jobs,
             await served.claim(worker="w1")  # the same worker has it again: the token tells them apart
 
 
-async def test_a_stranger_changes_nothing_in_any_state(jobs: Jobs) -> None:
+async def test_an_unknown_token_changes_nothing_in_any_state(jobs: Jobs) -> None:
     async with jobs.served() as served:
         for state in State:
             (job_id,) = jobs.add(state=state.value, failure_message="old", worker_hostname="w1")
@@ -185,7 +185,7 @@ async def test_a_stranger_changes_nothing_in_any_state(jobs: Jobs) -> None:
             assert jobs.row(job_id) == before
 
 
-async def test_the_guard_is_the_pair_and_not_two_lists(jobs: Jobs) -> None:
+async def test_the_guard_compares_pairs_and_not_two_lists(jobs: Jobs) -> None:
     jobs.add(2)
     async with jobs.served() as served:
         first, second = await served.take(), await served.take()
@@ -196,7 +196,7 @@ async def test_the_guard_is_the_pair_and_not_two_lists(jobs: Jobs) -> None:
         assert jobs.states() == ["errored", "processing"]
 
 
-async def test_many_are_settled_at_once_in_any_order_and_twice_named_once(jobs: Jobs) -> None:
+async def test_many_are_settled_in_any_order_and_duplicates_once(jobs: Jobs) -> None:
     jobs.add(5)
     async with jobs.served() as served:
         leases = [taken.lease for taken in await served.claim()]
@@ -231,7 +231,7 @@ async def test_rows_that_refer_to_a_record_do_not_make_it_busy(jobs: Jobs) -> No
             other.rollback()
 
 
-async def test_what_the_database_refuses_of_one_is_unwritten_with_the_reason_and_sinks_no_other(jobs: Jobs) -> None:
+async def test_a_refused_settlement_has_its_reason_and_does_not_prevent_others(jobs: Jobs) -> None:
     jobs.add(4)
     async with jobs.served() as served:
         jobs.sql("alter table jobs add check (failure_message <> 'it failed')")
@@ -244,7 +244,7 @@ async def test_what_the_database_refuses_of_one_is_unwritten_with_the_reason_and
     assert jobs.states() == ["completed", "processing", "failed", "completed"]
 
 
-async def test_jobs_to_enqueue_are_refused_clearly(jobs: Jobs) -> None:
+async def test_following_jobs_are_refused(jobs: Jobs) -> None:
     async with jobs.served() as served:
         lease = await started(jobs, served)
         asked = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="more"),))
@@ -271,7 +271,7 @@ async def test_other_columns_are_never_touched(jobs: Jobs) -> None:
         assert len(await served.heartbeats.reset_lease(leases[5])) == 1
 
 
-async def test_a_token_of_its_own_column_leaves_the_hostname_alone(jobs: Jobs) -> None:
+async def test_a_token_column_keeps_the_hostname_without_a_token(jobs: Jobs) -> None:
     jobs.make(TOKEN_COLUMN)
     async with jobs.served(alternate_column_names={"lease_token": "token"}) as served:
         lease = await started(jobs, served)

@@ -44,7 +44,7 @@ async def test_counts_and_existence_by_state_and_condition(jobs: Jobs) -> None:
         assert not await table.queries.exists([State.PROCESSING], given)
 
 
-async def test_a_view_without_a_state_is_counted_by_the_table_s(jobs: Jobs) -> None:
+async def test_a_view_without_a_state_is_counted_by_the_state_of_the_table(jobs: Jobs) -> None:
     jobs.sql("create view shown as select id, size * 2 as twice from jobs")
     jobs.add(2)
     async with jobs.served(view_name="shown") as served:
@@ -52,7 +52,7 @@ async def test_a_view_without_a_state_is_counted_by_the_table_s(jobs: Jobs) -> N
         assert [taken.values for taken in await served.claim()] == [(1, 2), (2, 2)]
 
 
-async def test_the_longest_wait_counts_from_when_a_record_fell_due(jobs: Jobs) -> None:
+async def test_the_longest_wait_counts_from_the_due_time(jobs: Jobs) -> None:
     async with jobs.served(pinned=now, max_num_retries=1, retry_after=300) as served:
 
         async def minutes() -> float:
@@ -69,7 +69,7 @@ async def test_the_longest_wait_counts_from_when_a_record_fell_due(jobs: Jobs) -
         assert await minutes() == 35
 
 
-async def test_without_retries_errored_records_wait_for_nothing(jobs: Jobs) -> None:
+async def test_without_retries_errored_records_are_not_due(jobs: Jobs) -> None:
     jobs.add(state="errored", finished_at=ago(30))
     async with jobs.served(pinned=now) as served:
         assert await served.table.queries.longest_wait() == 0
@@ -83,7 +83,7 @@ async def test_the_longest_run(jobs: Jobs) -> None:
         assert await served.table.queries.longest_run() == 300
 
 
-async def test_when_the_next_record_is_due(jobs: Jobs) -> None:
+async def test_next_due_is_the_time_of_the_earliest_record(jobs: Jobs) -> None:
     async with jobs.served(pinned=now, max_num_retries=1, retry_after=300) as served:
 
         async def minutes() -> float | None:
@@ -107,7 +107,7 @@ async def test_when_the_next_record_is_due(jobs: Jobs) -> None:
         assert await minutes() == 0
 
 
-async def test_when_one_of_a_great_many_errored_records_is_due(jobs: Jobs) -> None:
+async def test_next_due_is_exact_with_many_errored_records(jobs: Jobs) -> None:
     """A hundred are looked at: the answer may be too early, and is never too late."""
     jobs.add(150, state="errored", finished_at=ago(1), process_after=ago(-2))
     jobs.add(state="errored", finished_at=ago(10), process_after=ago(-3))
@@ -117,7 +117,7 @@ async def test_when_one_of_a_great_many_errored_records_is_due(jobs: Jobs) -> No
         assert await served.table.queries.next_due() == 180
 
 
-async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attempt_out(jobs: Jobs) -> None:
+async def test_requeue_sets_the_due_time_and_fences_a_running_attempt(jobs: Jobs) -> None:
     jobs.add()
     moment = datetime(2040, 1, 1, tzinfo=UTC)
     async with jobs.served() as served:
@@ -134,7 +134,7 @@ async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attemp
         assert await served.ids() == [1]
 
 
-async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
+async def test_a_record_in_a_final_state_is_not_requeued(jobs: Jobs) -> None:
     async with jobs.served() as served:
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             (job_id,) = jobs.add(state=state.value)
@@ -148,7 +148,7 @@ async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
         assert (await served.table.queries.requeue(99, None)).result is ActionResult.MISSING
 
 
-async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
+async def test_a_requeue_of_a_record_with_a_cancellation_request_cancels_it(jobs: Jobs) -> None:
     jobs.add(cancel=True, state="errored")
     async with jobs.served() as served:
         answer = await served.table.queries.requeue(1, None)
@@ -157,7 +157,7 @@ async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> 
     assert jobs.states() == ["canceled"]
 
 
-async def test_a_locked_record_is_not_waited_for_by_a_requeue(jobs: Jobs) -> None:
+async def test_a_requeue_does_not_wait_for_a_locked_record(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         with jobs.locked(), pytest.raises(StoreUnreachable, match="open transaction holds record 1"):
@@ -185,7 +185,7 @@ async def test_log_entries_are_numbered_in_order_and_replaced(jobs: Jobs) -> Non
         assert len(await served.table.queries.logs(1) or ()) == 5
 
 
-async def test_the_log_is_the_lease_s_alone(jobs: Jobs) -> None:
+async def test_only_the_lease_can_write_the_log(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
@@ -211,7 +211,7 @@ async def test_a_log_is_bounded(jobs: Jobs) -> None:
             await served.table.add_log(lease, "{}")
 
 
-async def test_a_locked_record_s_log_is_not_waited_for_for_ever(jobs: Jobs) -> None:
+async def test_the_log_of_a_locked_record_is_waited_for_within_the_timeout(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()

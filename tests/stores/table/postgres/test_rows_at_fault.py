@@ -80,7 +80,7 @@ async def test_the_store_opens_whatever_triggers_and_policies_there_are(applicat
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_claim_passes_over_the_one_at_fault_and_takes_the_others(application: Jobs, fault: str) -> None:
+async def test_a_claim_skips_the_faulty_record_and_takes_the_others(application: Jobs, fault: str) -> None:
     application.add(8)
     begin_fault(application, fault, 1)
     async with application.served() as served:
@@ -90,7 +90,7 @@ async def test_a_claim_passes_over_the_one_at_fault_and_takes_the_others(applica
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_beat_renews_the_others(application: Jobs, fault: str) -> None:
+async def test_a_heartbeat_renews_the_other_records(application: Jobs, fault: str) -> None:
     application.add(8)
     async with application.served() as served:
         leases = [taken.lease for taken in await served.claim(8)]
@@ -104,7 +104,7 @@ async def test_a_beat_renews_the_others(application: Jobs, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_reset_brings_the_others_back(application: Jobs, fault: str) -> None:
+async def test_a_reset_resets_the_other_records(application: Jobs, fault: str) -> None:
     application.add(8)
     async with application.served() as served:
         await served.claim(8)
@@ -116,7 +116,7 @@ async def test_a_reset_brings_the_others_back(application: Jobs, fault: str) -> 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_the_others_are_settled_and_the_one_at_fault_is_unwritten(application: Jobs, fault: str) -> None:
+async def test_other_records_are_settled_and_the_faulty_one_is_unwritten(application: Jobs, fault: str) -> None:
     application.add(8)
     async with application.served() as served:
         leases = [taken.lease for taken in await served.claim(8)]
@@ -128,7 +128,9 @@ async def test_the_others_are_settled_and_the_one_at_fault_is_unwritten(applicat
             assert {reply for number, reply in enumerate(replies) if number != 2} == expected
 
 
-async def test_when_no_end_can_be_written_the_store_is_at_fault_and_each_is_written_later(application: Jobs) -> None:
+async def test_the_store_is_at_fault_if_no_settlement_can_be_written_and_each_is_written_later(
+    application: Jobs,
+) -> None:
     application.add(3)
     async with application.served() as served:
         batch = [(taken.lease, COMPLETED) for taken in await served.claim(3)]
@@ -140,7 +142,7 @@ async def test_when_no_end_can_be_written_the_store_is_at_fault_and_each_is_writ
         assert await served.table.settle(batch, repeat=True) == [Verdict.SETTLED] * 3
 
 
-async def test_when_none_of_many_can_be_claimed_the_next_claim_finds_what_comes_after_them(application: Jobs) -> None:
+async def test_if_none_of_many_can_be_claimed_the_next_claim_finds_later_records(application: Jobs) -> None:
     application.add(60)
     begin_fault(application, "audit table without a grant", *range(1, 56))
     async with application.served() as served:

@@ -75,13 +75,13 @@ def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]
     "options",
     [{}, {"view_name": "shown v"}, {"max_num_retries": 1, "order_by_expression": sql("size desc, id")}],
 )
-async def test_plans_do_not_walk_over_what_is_finished(crowd: Jobs, options: dict[str, Any]) -> None:
+async def test_plans_do_not_read_finished_records(crowd: Jobs, options: dict[str, Any]) -> None:
     async with crowd.served(**options) as served:
         pages = {name: pages_read(crowd, *asked) for name, asked in hot_statements(served).items()}
     assert max(pages.values()) < HUNDRED, pages
 
 
-async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs) -> None:
+async def test_suspects_are_found_without_reading_all_waiting_records(crowd: Jobs) -> None:
     crowd.add(FINISHED)
     crowd.add(2, num_resets=2)
     crowd.sql("vacuum analyze jobs")
@@ -93,7 +93,7 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
         assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
 
 
-async def test_settlements_and_beats_do_not_walk_over_what_was_in_processing_before(jobs: Jobs) -> None:
+async def test_settlements_and_heartbeats_do_not_read_dead_entries_of_processing(jobs: Jobs) -> None:
     """Since the last vacuum an index on what is in processing holds that too."""
     jobs.make(f"{TABLE} with (autovacuum_enabled = off)")
     for index in RECOMMENDED_INDEXES:
@@ -145,7 +145,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(one)
 
 
-async def test_a_backlog_that_has_just_come_is_walked_and_not_sorted(jobs: Jobs) -> None:
+async def test_a_new_backlog_is_read_in_index_order_without_a_sort(jobs: Jobs) -> None:
     """An index serves states and order, and the statistics know nothing of what waits."""
     usual = [index_ddl(read_shape("jobs", None, {}), index) for index in RECOMMENDED_INDEXES]
     stale(jobs, *usual, "create index by_size on jobs (size desc, id) where state in ('queued', 'errored')")
@@ -157,7 +157,7 @@ async def test_a_backlog_that_has_just_come_is_walked_and_not_sorted(jobs: Jobs)
     assert scan["Actual Rows"] == 500
 
 
-async def test_few_that_wait_behind_many_that_are_over_are_found_by_their_state(jobs: Jobs) -> None:
+async def test_few_waiting_records_among_many_finished_ones_are_found_by_state(jobs: Jobs) -> None:
     """The index is on the state alone: to walk in the order of ids would be to walk over all that is over."""
     stale(jobs, "create index by_state on jobs (state, process_after)")
     jobs.add(5)
@@ -166,7 +166,7 @@ async def test_few_that_wait_behind_many_that_are_over_are_found_by_their_state(
     assert "by_state" in {node.get("Index Name") for node in nodes(plan)}
 
 
-async def test_what_the_record_is_read_by_may_sort(jobs: Jobs) -> None:
+async def test_reading_the_record_may_sort(jobs: Jobs) -> None:
     """The setting is for the claim, and not for the user's view, nor for anybody after it."""
     jobs.make(TABLE, "create view shown as select *, current_setting('enable_sort') as sorts from jobs")
     for index in RECOMMENDED_INDEXES:
@@ -191,7 +191,7 @@ async def quickest(served: Served, found: list[Any]) -> float:
     return took
 
 
-async def test_one_free_record_behind_ten_thousand_locked_ones_is_found(jobs: Jobs) -> None:
+async def test_one_unlocked_record_after_ten_thousand_locked_ones_is_found(jobs: Jobs) -> None:
     jobs.add(10_000)
     (free,) = jobs.add()
     async with jobs.served() as served:
@@ -199,7 +199,7 @@ async def test_one_free_record_behind_ten_thousand_locked_ones_is_found(jobs: Jo
             assert await quickest(served, [free]) < 1.0
 
 
-async def test_one_due_record_behind_ten_thousand_that_are_not_is_found(jobs: Jobs) -> None:
+async def test_one_due_record_after_ten_thousand_others_is_found(jobs: Jobs) -> None:
     jobs.add(10_000, process_after=("now() + interval '1 hour'",))
     (free,) = jobs.add()
     async with jobs.served() as served:
@@ -207,7 +207,7 @@ async def test_one_due_record_behind_ten_thousand_that_are_not_is_found(jobs: Jo
         assert await served.ids(1) == []
 
 
-async def test_many_workers_share_the_records_and_none_is_given_twice(jobs: Jobs) -> None:
+async def test_many_workers_share_the_records_and_none_is_claimed_twice(jobs: Jobs) -> None:
     jobs.add(400)
     taken: list[Any] = []
     async with jobs.served() as one, jobs.served() as two, jobs.served() as three:
@@ -224,16 +224,16 @@ async def test_many_workers_share_the_records_and_none_is_given_twice(jobs: Jobs
     assert jobs.sql("select count(*) from jobs where state not in ('completed', 'queued')") == [(0,)]
 
 
-async def test_a_database_whose_transactions_are_serializable_by_default(jobs: Jobs) -> None:
+async def test_a_database_with_serializable_transactions_by_default_works(jobs: Jobs) -> None:
     (name,) = jobs.sql("select current_database()")[0]
     jobs.sql(f"alter database {name} set default_transaction_isolation = 'serializable'")
     try:
-        await test_many_workers_share_the_records_and_none_is_given_twice(jobs)
+        await test_many_workers_share_the_records_and_none_is_claimed_twice(jobs)
     finally:
         jobs.sql(f"alter database {name} reset all")
 
 
-async def test_suspects_are_not_sought_again_and_again_in_vain(jobs: Jobs) -> None:
+async def test_the_search_for_suspects_pauses_after_an_empty_result(jobs: Jobs) -> None:
     """No index helps to find them among a million that wait: the search is rare if it is dear."""
     jobs.add()
     async with jobs.served() as served:

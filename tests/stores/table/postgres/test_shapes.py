@@ -61,7 +61,7 @@ async def through_its_life(served: Served) -> None:
     assert await served.table.queries.longest_run() == 0
 
 
-async def test_every_name_may_be_another_one_in_any_quotes(jobs: Jobs) -> None:
+async def test_every_name_can_be_mapped_and_quoted(jobs: Jobs) -> None:
     jobs.make(QUOTED)
     table = '"Träge ""Jobs"" 100% {id}"'
     for order in (2, 1):
@@ -95,7 +95,7 @@ def keyed(value: Any) -> dict[str, Any]:
         ("varchar(36) primary key", KeyType.TEXT, ["a", "b"]),
     ],
 )
-async def test_keys_of_any_kind(jobs: Jobs, key: str, kind: KeyType, values: list[Any] | None) -> None:
+async def test_ids_of_any_type_work(jobs: Jobs, key: str, kind: KeyType, values: list[Any] | None) -> None:
     jobs.make(f"create table jobs (id {key}, {COLUMNS})")
     ids = [jobs.add(**keyed(value))[0] for value in values or (None, None)]
     async with jobs.served(max_num_retries=1, retry_after=60) as served:
@@ -106,7 +106,7 @@ async def test_keys_of_any_kind(jobs: Jobs, key: str, kind: KeyType, values: lis
         await through_its_life(served)
 
 
-async def test_the_older_shape_without_cancel_and_queued_at(jobs: Jobs) -> None:
+async def test_a_table_without_cancel_and_queued_at_works(jobs: Jobs) -> None:
     jobs.make(TABLE)
     jobs.sql(
         "alter table jobs drop cancel, drop queued_at, alter num_resets drop not null, alter num_failures drop not null"
@@ -117,7 +117,7 @@ async def test_the_older_shape_without_cancel_and_queued_at(jobs: Jobs) -> None:
         assert await served.table.queries.longest_wait() == 0
 
 
-async def test_an_enum_for_the_state(jobs: Jobs) -> None:
+async def test_an_enum_state_works(jobs: Jobs) -> None:
     jobs.make(
         "create type app.job_state as enum ('queued', 'processing', 'errored', 'failed', 'completed', 'canceled')",
         TABLE,
@@ -130,7 +130,7 @@ async def test_an_enum_for_the_state(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(("moment", "zone"), [("timestamptz", "America/New_York"), ("timestamp", "Asia/Kolkata")])
-async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, moment: str, zone: str) -> None:
+async def test_times_are_right_in_any_time_zone_of_the_session(jobs: Jobs, moment: str, zone: str) -> None:
     """Columns without a zone keep UTC, as older tables of the original's have them."""
     jobs.make(TABLE.replace("timestamptz", moment).replace("default now()", "default timezone('utc', now())"))
     if moment == "timestamptz":
@@ -161,7 +161,7 @@ async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, mo
         jobs.sql(f"alter database {name} reset all")
 
 
-async def test_pinned_time_is_the_table_s_only_time(jobs: Jobs) -> None:
+async def test_a_frozen_time_is_the_only_time_of_the_table(jobs: Jobs) -> None:
     at = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     jobs.add(3)
     async with jobs.served(pinned=lambda: at, max_num_retries=1) as served:
@@ -184,14 +184,14 @@ async def test_required_columns_of_the_application_do_not_matter(jobs: Jobs) -> 
         await through_its_life(served)
 
 
-async def test_a_name_in_another_schema_and_another_search_path(jobs: Jobs) -> None:
+async def test_a_table_in_another_schema_and_search_path_works(jobs: Jobs) -> None:
     jobs.make(TABLE.replace("table jobs", "table app.jobs"))
     jobs.sql("insert into app.jobs (path) values ('a'), ('b')")
     async with jobs.served(table_name="app.jobs", max_num_retries=1, retry_after=60) as served:
         await through_its_life(served)
 
 
-async def test_names_that_hold_sql_are_only_names(jobs: Jobs) -> None:
+async def test_names_that_contain_sql_are_only_names(jobs: Jobs) -> None:
     jobs.add(2)
     with pytest.raises(TableUnsuitable):
         async with jobs.served(table_name='"jobs; drop table jobs"'):
@@ -199,7 +199,7 @@ async def test_names_that_hold_sql_are_only_names(jobs: Jobs) -> None:
     assert len(jobs.states()) == 2
 
 
-async def test_the_older_server(older_postgres_url: str) -> None:
+async def test_an_older_server_works(older_postgres_url: str) -> None:
     jobs = Jobs(older_postgres_url)
     try:
         jobs.make()
@@ -210,7 +210,7 @@ async def test_the_older_server(older_postgres_url: str) -> None:
         jobs.close()
 
 
-async def test_a_pool_of_the_application_s(jobs: Jobs) -> None:
+async def test_a_pool_of_the_application_works(jobs: Jobs) -> None:
     jobs.add(2)
     async with AsyncConnectionPool(jobs.url, min_size=1, max_size=2, open=False) as pool:
         url, jobs.url = jobs.url, pool  # type: ignore[assignment]
@@ -221,7 +221,7 @@ async def test_a_pool_of_the_application_s(jobs: Jobs) -> None:
             jobs.url = url
 
 
-async def test_a_login_that_may_not_update_is_told_so(jobs: Jobs) -> None:
+async def test_a_login_without_the_right_to_update_gets_an_error(jobs: Jobs) -> None:
     jobs.sql("drop role if exists jobs_reader")
     jobs.sql("create role jobs_reader login password 'x'")
     jobs.sql("grant select on jobs to jobs_reader; grant usage on schema public to jobs_reader")

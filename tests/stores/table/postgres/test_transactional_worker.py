@@ -69,7 +69,7 @@ def stands(harness: AttemptHarness, state: str) -> Callable[[], Awaitable[bool]]
     return reached
 
 
-def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> None:
+def test_changes_of_a_handler_are_committed_with_its_record(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, writes) as said:
             await until(stands(harness, "completed"))
@@ -80,7 +80,7 @@ def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> 
     play(run, shared_url, scene)
 
 
-def test_what_a_failed_attempt_did_is_undone_and_its_error_recorded(run: Run, shared_url: str) -> None:
+def test_changes_of_a_failed_attempt_are_undone_and_its_error_recorded(run: Run, shared_url: str) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await writes(ctx, record)
         raise ValueError("no")
@@ -94,7 +94,7 @@ def test_what_a_failed_attempt_did_is_undone_and_its_error_recorded(run: Run, sh
     play(run, shared_url, scene, retry_after=60)
 
 
-def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_url: str) -> None:
+def test_a_timeout_during_a_query_is_undone_and_recorded(run: Run, shared_url: str) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await writes(ctx, record)
         await ctx.connection.execute("select pg_sleep(30)")
@@ -108,7 +108,7 @@ def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_
     play(run, shared_url, scene, retry_after=60)
 
 
-def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Run, shared_url: str) -> None:
+def test_a_stopping_worker_undoes_running_attempts_and_returns_their_records(run: Run, shared_url: str) -> None:
     written = asyncio.Event()
 
     async def handle(ctx: Attempt[Any], record: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Ru
     play(run, shared_url, scene)
 
 
-def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared_url: str) -> None:
+def test_the_lock_protects_a_long_attempt_without_a_heartbeat(run: Run, shared_url: str) -> None:
     pids: list[int] = []
     over = asyncio.Event()
 
@@ -164,9 +164,7 @@ async def differs(tell: Callable[[], Awaitable[object]], before: object) -> bool
     return now is not None and now != before
 
 
-def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_it_stays(
-    run: Run, shared_url: str
-) -> None:
+def test_a_terminated_transaction_is_an_error_and_leaves_no_changes(run: Run, shared_url: str) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await writes(ctx, record)
         async with await psycopg.AsyncConnection.connect(shared_url, autocommit=True) as other:
@@ -181,7 +179,7 @@ def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_
     play(run, shared_url, scene, retry_after=60)
 
 
-def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url: str) -> None:
+def test_a_requeue_keeps_the_changes_and_runs_again_later(run: Run, shared_url: str) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await writes(ctx, record)
         await ctx.store.requeue(record, 3600)
@@ -210,7 +208,7 @@ async def few_connections(url: str) -> AsyncIterator[AttemptHarness]:
         await harness.execute("drop owned by few; drop role few")
 
 
-def test_fewer_connections_than_attempts_slow_it_down_and_no_more(run: Run, shared_url: str) -> None:
+def test_fewer_connections_than_attempts_only_slow_it_down(run: Run, shared_url: str) -> None:
     """Transactions must not take the connection away on which those that got none are given back."""
 
     async def go() -> None:
@@ -229,7 +227,7 @@ def test_fewer_connections_than_attempts_slow_it_down_and_no_more(run: Run, shar
     run(go())
 
 
-def test_idle_connections_make_way_where_there_are_too_few(run: Run, shared_url: str) -> None:
+def test_idle_connections_are_closed_if_there_are_too_few(run: Run, shared_url: str) -> None:
     async def go() -> None:
         async with few_connections(shared_url) as few:
             async with few.attempt(), few.attempt(), few.attempt():

@@ -32,7 +32,7 @@ def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
     run(go())
 
 
-def test_what_a_handler_did_and_its_records_state_become_visible_together(run: Run, shared_url: str) -> None:
+def test_the_changes_of_a_handler_and_the_state_become_visible_together(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("done")(attempt)
@@ -74,7 +74,7 @@ def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run:
     play(run, shared_url, scene)
 
 
-def test_what_goes_back_to_queued_keeps_what_its_handler_did(run: Run, shared_url: str) -> None:
+def test_a_record_that_returns_to_queued_keeps_the_changes_of_its_handler(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> object:
         await write("a part")(attempt)
         await attempt.store.requeue(attempt.lease.job_id, 3600)
@@ -102,7 +102,7 @@ def test_a_rollback_leaves_the_record_as_it_was_claimed(run: Run, shared_url: st
     play(run, shared_url, scene)
 
 
-def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: str) -> None:
+def test_an_attempt_of_a_lost_record_does_not_begin(run: Run, shared_url: str) -> None:
     changes = (
         "update jobs set state = 'queued'",
         "update jobs set worker_hostname = 'w-1/6f1c9d5e-0000-4000-8000-000000000000'",
@@ -124,7 +124,7 @@ def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: s
     play(run, shared_url, scene)
 
 
-def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run, shared_url: str) -> None:
+def test_a_cancellation_request_before_the_handler_cancels_the_record(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim()
         await harness.execute("update jobs set cancel = true")
@@ -137,7 +137,7 @@ def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run,
     play(run, shared_url, scene)
 
 
-def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
+def test_cancelling_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             asked = asyncio.create_task(harness.execute("update jobs set cancel = true"))
@@ -152,7 +152,7 @@ def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url
     play(run, shared_url, scene)
 
 
-def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
+def test_a_locked_record_is_waited_for_within_the_timeout(
     run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(harness: AttemptHarness) -> None:
@@ -179,7 +179,7 @@ def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
     play(run, shared_url, scene)
 
 
-def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
+def test_the_lock_shows_that_the_worker_is_alive(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         heartbeats = harness.heartbeats
         claim = await harness.claim()
@@ -194,7 +194,7 @@ def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
     play(run, shared_url, scene)
 
 
-def test_a_store_that_is_closed_lets_go_of_what_is_still_open(run: Run, shared_url: str) -> None:
+def test_closing_a_store_releases_open_transactions(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("half")(attempt)
@@ -275,9 +275,7 @@ SESSION = """
 
 
 @pytest.mark.parametrize("outcome", [Complete(), Retry("no luck")])
-def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next(
-    run: Run, shared_url: str, outcome: Outcome
-) -> None:
+def test_session_state_of_a_handler_does_not_reach_the_next_one(run: Run, shared_url: str, outcome: Outcome) -> None:
     seen: list[tuple[object, ...]] = []
 
     async def work(attempt: Attempt[Any]) -> Outcome:
@@ -297,7 +295,7 @@ def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next(
     play(run, shared_url, scene)
 
 
-def test_behind_a_pooler_a_handler_cleans_up_the_session_that_it_had(run: Run, shared_url: str) -> None:
+def test_behind_a_pooler_the_session_of_the_handler_is_reset(run: Run, shared_url: str) -> None:
     """Which is another one for each transaction, and serves others in between."""
     program = find_pgbouncer()
     if isinstance(program, str):
@@ -316,7 +314,7 @@ def test_behind_a_pooler_a_handler_cleans_up_the_session_that_it_had(run: Run, s
     run(go())
 
 
-def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, shared_url: str) -> None:
+def test_the_pool_of_an_application_gets_its_connections_back_unchanged(run: Run, shared_url: str) -> None:
     from psycopg_pool import AsyncConnectionPool
 
     async def go() -> None:
@@ -340,7 +338,7 @@ def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, s
     run(go())
 
 
-def test_what_cannot_be_serialized_is_an_error(run: Run, shared_url: str) -> None:
+def test_a_serialization_failure_is_an_error(run: Run, shared_url: str) -> None:
     async def looks_and_writes(attempt: Attempt[Any]) -> None:
         await attempt.connection.execute("select count(*) from effects")
         await write("one")(attempt)
@@ -361,7 +359,7 @@ def test_what_cannot_be_serialized_is_an_error(run: Run, shared_url: str) -> Non
     run(go())
 
 
-def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url: str) -> None:
+def test_following_jobs_are_refused_and_the_changes_undone(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("half")(attempt)

@@ -29,7 +29,7 @@ END = "select pg_terminate_backend(pid) from pg_stat_activity where application_
 @pytest.mark.parametrize(
     ("outcome", "state", "effects"), [(Complete(), "completed", ["done"]), (Retry("no luck"), "errored", [])]
 )
-def test_a_commit_whose_reply_was_lost_is_found_again(
+def test_a_commit_whose_reply_was_lost_is_recognized(
     run: Run, shared_url: str, outcome: Outcome, state: str, effects: list[str]
 ) -> None:
     async def go() -> None:
@@ -47,7 +47,7 @@ def test_a_commit_whose_reply_was_lost_is_found_again(
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_commit_in_doubt_is_judged_when_the_lock_is_gone(run: Run, shared_url: str, committed: bool) -> None:
+def test_a_commit_in_doubt_is_resolved_when_the_lock_ends(run: Run, shared_url: str, committed: bool) -> None:
     async def go() -> None:
         with Proxy(shared_url) as proxy:
             async with opened(shared_url, proxy.url) as harness, harness.attempt() as attempt:
@@ -72,7 +72,7 @@ def test_a_commit_in_doubt_is_judged_when_the_lock_is_gone(run: Run, shared_url:
     run(go())
 
 
-def test_a_connection_that_breaks_under_a_handler_undoes_its_work(run: Run, shared_url: str) -> None:
+def test_a_connection_that_breaks_during_a_handler_undoes_its_changes(run: Run, shared_url: str) -> None:
     async def go() -> None:
         async with opened(shared_url) as harness:
 
@@ -101,7 +101,7 @@ def test_a_record_that_was_reset_after_its_connection_broke_is_lost(run: Run, sh
     run(go())
 
 
-def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(run: Run, shared_url: str) -> None:
+def test_the_records_of_killed_processes_are_released_and_reset(run: Run, shared_url: str) -> None:
     async def start(how: str) -> asyncio.subprocess.Process:
         """It waits idle in its transaction, or for a statement of it."""
         command = [sys.executable, "-m", "tests.stores.table.postgres.dying", shared_url, how]
@@ -139,7 +139,7 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
     run(go())
 
 
-def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared_url: str) -> None:
+def test_a_blocked_loop_loses_the_lock_like_a_lease(run: Run, shared_url: str) -> None:
     async def blocks(attempt: Attempt[Any]) -> None:
         await write("half")(attempt)
         pid, end = attempt.connection.info.backend_pid, time.monotonic() + 20
@@ -157,7 +157,7 @@ def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared
     run(go())
 
 
-def test_what_was_logged_survives_a_broken_connection(run: Run, shared_url: str) -> None:
+def test_log_entries_survive_a_broken_connection(run: Run, shared_url: str) -> None:
     from stowhand.jobs.execution_log import ExecutionLogEntry
 
     async def go() -> None:

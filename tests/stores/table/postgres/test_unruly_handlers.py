@@ -84,7 +84,7 @@ UNRULY: dict[Work, str] = {
 }
 
 
-def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url: str) -> None:
+def test_an_attempt_that_cannot_be_committed_is_an_error_with_the_reason(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         for number, (unruly, why) in enumerate(UNRULY.items(), 1):
             verdict, row = await harness.run(unruly)
@@ -99,7 +99,7 @@ def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url
     play(run, shared_url, scene)
 
 
-def test_an_unruly_attempt_that_fails_is_recorded_as_it_failed(run: Run, shared_url: str) -> None:
+def test_a_failing_unruly_attempt_is_recorded_with_its_error(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         for unruly, why in UNRULY.items():
 
@@ -117,7 +117,7 @@ def test_an_unruly_attempt_that_fails_is_recorded_as_it_failed(run: Run, shared_
     play(run, shared_url, scene)
 
 
-def test_the_verbs_that_end_a_transaction_are_refused_at_once(run: Run, shared_url: str) -> None:
+def test_commit_rollback_and_close_are_refused_at_once(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> None:
         for verb in ("commit", "rollback", "close"):
             with pytest.raises(psycopg.ProgrammingError, match="ends with the attempt"):
@@ -131,7 +131,7 @@ def test_the_verbs_that_end_a_transaction_are_refused_at_once(run: Run, shared_u
     play(run, shared_url, scene)
 
 
-def test_a_block_of_its_own_may_fail_alone(run: Run, shared_url: str) -> None:
+def test_a_nested_block_may_fail_alone(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> None:
         await write("before")(attempt)
         try:
@@ -150,7 +150,7 @@ def test_a_block_of_its_own_may_fail_alone(run: Run, shared_url: str) -> None:
     play(run, shared_url, scene)
 
 
-def test_a_block_that_was_never_left_is_committed_with_the_rest(run: Run, shared_url: str) -> None:
+def test_a_nested_block_that_was_never_left_is_committed(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> None:
         await attempt.connection.transaction().__aenter__()
         await write("inside")(attempt)
@@ -162,7 +162,7 @@ def test_a_block_that_was_never_left_is_committed_with_the_rest(run: Run, shared
     play(run, shared_url, scene)
 
 
-def test_a_task_that_goes_on_reaches_neither_its_own_transaction_nor_the_next(run: Run, shared_url: str) -> None:
+def test_a_task_that_continues_reaches_no_transaction(run: Run, shared_url: str) -> None:
     left: list[asyncio.Task[Any]] = []
     go_on = asyncio.Event()
 
@@ -187,7 +187,7 @@ def test_a_task_that_goes_on_reaches_neither_its_own_transaction_nor_the_next(ru
     play(run, shared_url, scene)
 
 
-def test_a_statement_that_runs_on_holds_nobody_up_for_long(
+def test_a_statement_that_continues_delays_only_briefly(
     run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[asyncio.Task[Any]] = []
@@ -247,7 +247,7 @@ def judged_state(outcome: object) -> str:
     return "canceled" if isinstance(outcome, Cancel) else "errored"
 
 
-def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url: str) -> None:
+def test_settings_of_a_handler_do_not_affect_its_settlement(run: Run, shared_url: str) -> None:
     settings = (
         "set local search_path = elsewhere",
         "set search_path = elsewhere",
@@ -272,7 +272,7 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
     play(run, shared_url, scene)
 
 
-def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared_url: str) -> None:
+def test_a_statement_timeout_of_a_handler_does_not_end_its_settlement(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> None:
         await attempt.connection.execute("set local statement_timeout = '200ms'")
 
@@ -302,7 +302,7 @@ def test_a_handler_that_makes_its_transaction_read_only_is_completed(run: Run, s
     play(run, shared_url, scene)
 
 
-def test_a_handler_that_deletes_its_record_keeps_what_it_did(run: Run, shared_url: str) -> None:
+def test_a_handler_that_deletes_its_record_keeps_its_changes(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("moved")(attempt)
@@ -313,7 +313,7 @@ def test_a_handler_that_deletes_its_record_keeps_what_it_did(run: Run, shared_ur
     play(run, shared_url, scene)
 
 
-def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_record(run: Run, shared_url: str) -> None:
+def test_a_constraint_that_refuses_the_message_does_not_keep_the_record(run: Run, shared_url: str) -> None:
     async def fails(attempt: Attempt[Any]) -> None:
         await write("half")(attempt)
         raise ValueError("x" * 5000)
@@ -327,7 +327,7 @@ def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_re
     play(run, shared_url, scene)
 
 
-def test_a_temporary_table_of_the_same_name_does_not_take_the_records_place(run: Run, shared_url: str) -> None:
+def test_a_temporary_table_of_the_same_name_does_not_hide_the_table(run: Run, shared_url: str) -> None:
     async def work(attempt: Attempt[Any]) -> None:
         await attempt.connection.execute("create temp table jobs as select * from public.jobs")
         await write("done")(attempt)
