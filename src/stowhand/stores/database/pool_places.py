@@ -1,4 +1,4 @@
-"""How many connections of a pool are in use, and the calls that wait for one.
+"""The connections of a pool that are in use, and the calls that wait for one.
 
 The package's own statements are short, but an application may keep a connection for minutes. So one place is never
 given to the application. Enqueues of tasks that hold a connection, health checks and the dashboard use that place.
@@ -12,7 +12,7 @@ from collections import deque
 POOL_ADVICE = (
     "; allow the pool more, or run fewer jobs at once, and let no task wait for a second connection while it holds one"
 )
-"""Ends the message about a pool whose connections are all in use."""
+"""The end of the message about a pool whose connections are all in use."""
 
 
 class Places:
@@ -52,7 +52,8 @@ class Places:
     def enter(self, *, for_application: bool) -> None:
         """Take a free place."""
         self._used += 1
-        self._application_used += for_application
+        if for_application:
+            self._application_used += 1
 
     async def wait(self, *, for_application: bool) -> None:
         """Take a place as soon as one is free. A cancelled call takes none."""
@@ -70,7 +71,8 @@ class Places:
     def leave(self, *, for_application: bool) -> None:
         """Free a place. The call that has waited longest and fits gets it."""
         self._used -= 1
-        self._application_used -= for_application
+        if for_application:
+            self._application_used -= 1
         self._admit()
 
     def _admit(self) -> None:

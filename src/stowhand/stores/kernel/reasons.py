@@ -290,11 +290,14 @@ def _explain_busy_slots(facts: Facts) -> Iterator[Reason]:
 def _explain_overdue(facts: Facts) -> Iterator[Reason]:
     """Yield a reason if no known obstacle blocks the job and free slots do not claim it."""
     candidates = _candidate_workers(facts.job, facts.workers)
-    late, free = (facts.now - facts.job.run_at).total_seconds(), _count_free_slots(facts, candidates)
-    if free and late > OVERDUE_SECONDS:
+    overdue_seconds = (facts.now - facts.job.run_at).total_seconds()
+    free = _count_free_slots(facts, candidates)
+    if free and overdue_seconds > OVERDUE_SECONDS:
         slots = f"{free} of {sum(worker.concurrency for worker in candidates)} slots that could claim it are free"
-        what = f"it has been due for {format_duration(late // 1)} while {slots}, and the store knows no reason"
-        yield Reason("overdue", what, OVERDUE_FIX)
+        text = (
+            f"it has been due for {format_duration(overdue_seconds // 1)} while {slots}, and the store knows no reason"
+        )
+        yield Reason("overdue", text, OVERDUE_FIX)
 
 
 def _count_free_slots(facts: Facts, candidates: Sequence[WorkerDescription]) -> int:

@@ -62,7 +62,6 @@ class _PollAnswer(NamedTuple):
     tasks: tuple[str, ...] | None
     queues: Queues
     due_in_seconds: float | None
-    """Seconds until a job is due."""
     has_suspects: bool
     """Whether a suspect of any task is due."""
 
@@ -138,9 +137,9 @@ class Claims:
             due, suspects, now = answer[_DUE_POSITION], answer[_SUSPECTS_POSITION], answer[_NOW_POSITION]
             if polled_rows is not None:
                 self._listener.note_proof(listens=listens)
-            moments = TimestampCache()
-            wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
-            self._answer = _PollAnswer(stopwatch(), request.tasks, request.queues, wait, bool(suspects))
+            timestamps = TimestampCache()
+            seconds = None if due is None else max((timestamps[due] - timestamps[now]).total_seconds(), 0.0)
+            self._answer = _PollAnswer(stopwatch(), request.tasks, request.queues, seconds, bool(suspects))
             if foreign is not None:
                 late, ends_in = foreign
                 self._foreign_leases.see(ends_in, none_late=not late)

@@ -40,7 +40,11 @@ class IdleAnnouncement(Announcement):
         self.is_asleep = False
         """Whether the worker is announced as idle, so that enqueues notify."""
         self._reclaim_times: list[float] = []
-        self._claims_with_jobs = self._recent_jobs = self._previous_jobs = 0
+        self._filled_claims_in_a_row = 0
+        self._recent_jobs = 0
+        """Jobs and wake-ups in the current window."""
+        self._previous_jobs = 0
+        """Jobs and wake-ups in the window before."""
         self._window_start = float("-inf")
         self._has_claimed = False
 
@@ -79,12 +83,12 @@ class IdleAnnouncement(Announcement):
         self._has_claimed = True
         is_busy = self._count(jobs, now)
         if jobs:
-            self._claims_with_jobs += 1
-            if is_busy or self._claims_with_jobs >= BUSY_CLAIMS:
+            self._filled_claims_in_a_row += 1
+            if is_busy or self._filled_claims_in_a_row >= BUSY_CLAIMS:
                 self.should_sleep = False
                 self._reclaim_times = []
         else:
-            self._claims_with_jobs = 0
+            self._filled_claims_in_a_row = 0
             if not self.should_sleep:
                 self.should_sleep = not is_busy
                 self._reclaim_times = [now + BUSY_RECLAIM_SECONDS] if is_busy else []
