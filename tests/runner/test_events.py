@@ -1,4 +1,4 @@
-"""``WorkerEvents``: what is told under each name, how often, and to whom."""
+"""``WorkerEvents``: the events of each name, their number, and their listeners."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from stowhand.errors import ConfigurationError, NonRetryable
 from stowhand.jobs.lifecycle import Cancel, Fail, Snooze
 from stowhand.runner import Logger, Runner, WorkerEvents, make_worker_utils, run, run_once
-from stowhand.runner.events import PAYLOADS, TaskFailed
+from stowhand.runner.events import EVENT_RECORDS, TaskFailed
 from tests.docs.pages import DOCS
 
 
-class Heard(list[tuple[str, Any]]):
-    """Everything that an emitter told, in order."""
+class RecordedEvents(list[tuple[str, Any]]):
+    """All events of an emitter, in order."""
 
     def __init__(self, events: WorkerEvents) -> None:
         super().__init__()
         on: Any = events.on
-        for name in PAYLOADS:
+        for name in EVENT_RECORDS:
             on(name, lambda event, name=name: self.append((name, event)))
 
     @property
@@ -41,11 +41,11 @@ async def add(url: str, *tasks: str, **details: Any) -> list[int]:
         return [(await utils.add_job(task, **details)).id for task in tasks]
 
 
-async def drain(url: str, tasks: dict[str, Any], concurrency: int = 1, **options: Any) -> Heard:
+async def drain(url: str, tasks: dict[str, Any], concurrency: int = 1, **options: Any) -> RecordedEvents:
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     await run_once(connection_string=url, task_list=tasks, concurrency=concurrency, events=events, **options)
-    return heard
+    return recorded
 
 
 async def quick(payload: Any) -> None:
@@ -63,9 +63,9 @@ async def never(payload: Any) -> None:
 @pytest.mark.parametrize(("jobs", "concurrency"), [(5, 3), (1, 1), (0, 2)])
 async def test_jobs_workers_and_pool_are_counted_as_the_original_does(url: str, jobs: int, concurrency: int) -> None:
     await add(url, *["quick"] * jobs)
-    heard = await drain(url, {"quick": quick}, concurrency)
-    counts = heard.counts
-    assert {name: counts[name] for name in PAYLOADS if not name.startswith(("worker:getJob", "pool:listen"))} == {
+    recorded = await drain(url, {"quick": quick}, concurrency)
+    counts = recorded.counts
+    assert {name: counts[name] for name in EVENT_RECORDS if not name.startswith(("worker:getJob", "pool:listen"))} == {
         "pool:create": 1,
         "pool:release": 1,
         "pool:gracefulShutdown": 0,
@@ -82,35 +82,35 @@ async def test_jobs_workers_and_pool_are_counted_as_the_original_does(url: str, 
         "gracefulShutdown": 0,
         "stop": 1,
     }
-    assert heard[0][0] == "pool:create"
-    assert [name for name, _ in heard[-2:]] == ["pool:release", "stop"]
+    assert recorded[0][0] == "pool:create"
+    assert [name for name, _ in recorded[-2:]] == ["pool:release", "stop"]
     assert counts["worker:getJob:start"] >= 1
     assert counts["worker:getJob:empty"] >= 1
 
 
 async def test_each_event_carries_the_record_the_worker_and_the_error(sqlite_url: str) -> None:
     (job_id,) = await add(sqlite_url, "no", max_attempts=1)
-    heard = await drain(sqlite_url, {"no": no})
-    assert heard.order("job:") == ["job:start", "job:error", "job:failed", "job:complete"]
-    pool = heard.of("pool:create")[0].worker_pool
-    (created,) = heard.of("worker:create")
+    recorded = await drain(sqlite_url, {"no": no})
+    assert recorded.order("job:") == ["job:start", "job:error", "job:failed", "job:complete"]
+    pool = recorded.of("pool:create")[0].worker_pool
+    (created,) = recorded.of("worker:create")
     assert created.tasks == {"no": no}
     for name in ("job:start", "job:error", "job:failed", "job:complete"):
-        (event,) = heard.of(name)
+        (event,) = recorded.of(name)
         assert (event.job.id, event.job.task, event.job.attempts) == (job_id, "no", 1)
         assert event.worker is created.worker
     for name in ("job:error", "job:failed", "job:complete"):
-        (event,) = heard.of(name)
+        (event,) = recorded.of(name)
         assert type(event.error) is ValueError
-    assert heard.of("pool:release")[0].pool is pool
-    assert [event.error for event in heard.of("worker:stop")] == [None]
+    assert recorded.of("pool:release")[0].pool is pool
+    assert [event.error for event in recorded.of("worker:stop")] == [None]
 
 
 async def test_a_claim_is_told_as_begun_and_as_empty_only_when_it_was(sqlite_url: str) -> None:
     await add(sqlite_url, "quick")
-    heard = await drain(sqlite_url, {"quick": quick})
-    assert heard.order("worker:getJob", "job:start")[:2] == ["worker:getJob:start", "job:start"]
-    assert heard.counts["worker:getJob:empty"] == heard.counts["worker:getJob:start"] - 1
+    recorded = await drain(sqlite_url, {"quick": quick})
+    assert recorded.order("worker:getJob", "job:start")[:2] == ["worker:getJob:start", "job:start"]
+    assert recorded.counts["worker:getJob:empty"] == recorded.counts["worker:getJob:start"] - 1
 
 
 async def test_no_answer_about_flags_is_no_failed_claim(sqlite_url: str) -> None:
@@ -121,9 +121,9 @@ async def test_no_answer_about_flags_is_no_failed_claim(sqlite_url: str) -> None
         return [] if len(asked) > 1 else 1 / 0  # type: ignore[return-value]
 
     await add(sqlite_url, "quick")
-    heard = await drain(sqlite_url, {"quick": quick}, forbidden_flags=flags)
-    assert heard.counts["job:success"] == 1
-    assert not heard.of("worker:getJob:error")
+    recorded = await drain(sqlite_url, {"quick": quick}, forbidden_flags=flags)
+    assert recorded.counts["job:success"] == 1
+    assert not recorded.of("worker:getJob:error")
 
 
 async def test_an_error_with_attempts_left_is_no_failure(sqlite_url: str) -> None:
@@ -144,9 +144,9 @@ async def test_outcomes_without_an_exception(sqlite_url: str, returned: Any, tol
         return returned
 
     await add(sqlite_url, "task")
-    heard = await drain(sqlite_url, {"task": task})
-    assert heard.order("job:") == told
-    assert type(heard.of("job:complete")[0].error) is kind
+    recorded = await drain(sqlite_url, {"task": task})
+    assert recorded.order("job:") == told
+    assert type(recorded.of("job:complete")[0].error) is kind
 
 
 async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
@@ -154,8 +154,8 @@ async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
         await asyncio.Event().wait()
 
     await add(sqlite_url, "slow")
-    heard = await drain(sqlite_url, {"slow": slow}, timeout=0.05)
-    (event,) = heard.of("job:error")
+    recorded = await drain(sqlite_url, {"slow": slow}, timeout=0.05)
+    (event,) = recorded.of("job:error")
     assert isinstance(event.error, TaskFailed)
     assert "timed out" in str(event.error)
 
@@ -200,7 +200,7 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     """The lease goes to somebody else while the job runs: nothing is recorded, and nothing is told but the start."""
     await add(sqlite_url, "steal")
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     ended = asyncio.Event()
 
     async def steal(payload: Any) -> None:
@@ -211,8 +211,8 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     runner = await run(connection_string=sqlite_url, task_list={"steal": steal}, events=events, no_handle_signals=True)
     await ended.wait()
     await runner.wait()
-    assert heard.order("job:") == ["job:start"]
-    assert not runner._observer._jobs, "nor is it remembered"
+    assert recorded.order("job:") == ["job:start"]
+    assert not runner._observer._attempts, "nor is it remembered"
 
 
 async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> None:
@@ -223,12 +223,12 @@ async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> 
         await asyncio.Event().wait()
 
     runner = await run(connection_string=sqlite_url, task_list={"stuck": stuck}, no_handle_signals=True, grace=0)
-    heard = Heard(runner.events)
+    recorded = RecordedEvents(runner.events)
     await runner.add_job("stuck")
     await begun.wait()
     await runner.stop()
-    assert heard.order("job:") == ["job:start"]
-    assert not runner._observer._jobs
+    assert recorded.order("job:") == ["job:start"]
+    assert not runner._observer._attempts
 
 
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
@@ -248,7 +248,7 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
 
     events.on(name, broken)
     events.on(name, broken_later)
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
 
     def keep(level: str, message: str, meta: object) -> None:
         said.append(message)
@@ -256,17 +256,17 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
     await run_once(
         connection_string=sqlite_url, task_list={"quick": quick}, events=events, logger=Logger(lambda scope: keep)
     )
-    assert heard.counts["job:complete"] == 2
-    assert heard.counts[name] >= 1
+    assert recorded.counts["job:complete"] == 2
+    assert recorded.counts[name] >= 1
     assert f"A listener to {name!r} raised {error.__name__}: a bad listener" in said
     assert f"A listener to {name!r} raised RuntimeError: a bad listener, later" in said
 
 
 async def test_a_listener_can_be_taken_back_and_can_be_for_once(sqlite_url: str) -> None:
     events = WorkerEvents()
-    heard: list[str] = []
-    gone = lambda event: heard.append("gone")  # noqa: E731
-    once = lambda event: heard.append("once")  # noqa: E731
+    recorded: list[str] = []
+    gone = lambda event: recorded.append("gone")  # noqa: E731
+    once = lambda event: recorded.append("once")  # noqa: E731
     events.on("job:success", gone)
     events.off("job:success", gone)
     events.once("job:success", once)
@@ -274,7 +274,7 @@ async def test_a_listener_can_be_taken_back_and_can_be_for_once(sqlite_url: str)
     events.off("job:start", gone)
     await add(sqlite_url, "quick", "quick")
     await run_once(connection_string=sqlite_url, task_list={"quick": quick}, events=events)
-    assert heard == ["once"]
+    assert recorded == ["once"]
 
 
 async def test_asynchronous_listeners_have_ended_when_the_runner_has(sqlite_url: str) -> None:
@@ -318,38 +318,38 @@ async def test_a_listener_that_comes_later_hears_what_begins_later(sqlite_url: s
 
 async def test_one_emitter_serves_several_runs(sqlite_url: str) -> None:
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     for _ in range(2):
         await add(sqlite_url, "quick")
         await run_once(connection_string=sqlite_url, task_list={"quick": quick}, events=events)
-    assert heard.counts["job:complete"] == heard.counts["stop"] == 2
+    assert recorded.counts["job:complete"] == recorded.counts["stop"] == 2
 
 
 async def test_the_pool_can_be_asked_to_shut_down_by_a_listener(sqlite_url: str) -> None:
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     events.on("pool:create", lambda event: asyncio.get_running_loop().call_soon(event.pool.graceful_shutdown, "enough"))
     runner = await run(connection_string=sqlite_url, task_list={"quick": quick}, no_handle_signals=True, events=events)
     await runner.wait()
-    assert [event.message for event in heard.of("pool:gracefulShutdown")] == ["enough"]
-    assert heard.counts["worker:stop"] == 4
+    assert [event.message for event in recorded.of("pool:gracefulShutdown")] == ["enough"]
+    assert recorded.counts["worker:stop"] == 4
 
 
 async def test_stopping_tells_of_a_graceful_shutdown_and_then_of_the_end(sqlite_url: str) -> None:
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     runner = await run(
         connection_string=sqlite_url, task_list={"quick": quick}, no_handle_signals=True, events=events, concurrency=1
     )
     await runner.stop()
-    assert heard.order("pool", "worker:release", "worker:stop", "stop") == [
+    assert recorded.order("pool", "worker:release", "worker:stop", "stop") == [
         "pool:create", "pool:gracefulShutdown", "worker:release", "worker:stop", "pool:release", "stop",
     ]  # fmt: skip
 
 
 async def test_listening_is_told_with_its_connection_and_again_after_it_was_cut(postgres_url: str) -> None:
     events = WorkerEvents()
-    heard = Heard(events)
+    recorded = RecordedEvents(events)
     listens = asyncio.Semaphore(0)
     events.on("pool:listen:success", lambda event: listens.release())
     runner = await run(
@@ -357,17 +357,17 @@ async def test_listening_is_told_with_its_connection_and_again_after_it_was_cut(
         poll_interval=0.2,
     )  # fmt: skip
     await listens.acquire()
-    client = heard.of("pool:listen:success")[0].client
+    client = recorded.of("pool:listen:success")[0].client
     store: Any = runner._plan.store
     async with store.connections.connection() as connection:
         await connection.execute("select pg_terminate_backend(%s)", [client.info.backend_pid])
     await listens.acquire()
     await runner.stop()
-    assert heard.order("pool:listen")[:5] == [
+    assert recorded.order("pool:listen")[:5] == [
         "pool:listen:connecting", "pool:listen:success",
         "pool:listen:error", "pool:listen:connecting", "pool:listen:success",
     ]  # fmt: skip
-    assert isinstance(heard.of("pool:listen:error")[0].error, Exception)
+    assert isinstance(recorded.of("pool:listen:error")[0].error, Exception)
 
 
 async def test_a_claim_that_fails_is_told_and_tried_again(postgres_url: str) -> None:
@@ -396,7 +396,7 @@ async def test_a_claim_that_fails_is_told_and_tried_again(postgres_url: str) -> 
 
 def test_the_reference_page_has_every_event_with_its_keys() -> None:
     page = (DOCS / "reference" / "runner.md").read_text()
-    for name, payload in PAYLOADS.items():
+    for name, payload in EVENT_RECORDS.items():
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` ")), None)
         assert row is not None, name
         for key in payload.__struct_fields__:

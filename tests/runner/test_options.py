@@ -102,19 +102,19 @@ async def test_utils_and_runner_say_it_in_their_own_name() -> None:
     [
         (
             {"connection_string": "postgres:///a", "pg_pool": object()},
-            "pg_pool and connection_string are both given: the database is named by one of them",
+            "pg_pool and connection_string are both given: give one of them to name the database",
         ),
         (
             {"task_list": TASKS, "task_directory": "tasks"},
-            "task_list and task_directory are both given: tasks are named by one of them",
+            "task_list and task_directory are both given: give one of them to name the tasks",
         ),
         (
             {"crontab": "", "crontab_file": "crontab"},
-            "crontab and crontab_file are both given: what recurs is named by one of them",
+            "crontab and crontab_file are both given: give one of them to name the recurring items",
         ),
         (
             {"crontab_file": "crontab", "parsed_cron_items": ()},
-            "crontab_file and parsed_cron_items are both given: what recurs is named by one of them",
+            "crontab_file and parsed_cron_items are both given: give one of them to name the recurring items",
         ),
     ],
 )
@@ -199,7 +199,7 @@ def test_none_means_the_default_where_that_makes_sense() -> None:
 
 def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
     assert mistakes(connection_string="sqlite:///x.db", task_list=TASKS, poll_interval=1000) == [
-        "poll_interval: 1000 given, in seconds; 1 are as many milliseconds (a timedelta says what it means)"
+        "poll_interval: 1000 given, but the unit is seconds; for milliseconds give 1, or a timedelta"
     ]
     plan = make_plan(
         "run",

@@ -87,9 +87,9 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ("abc", "specs: a str; give a list of dicts, or of NewJobs"),
-        (None, "specs: a NoneType;"),
-        ({"identifier": "x"}, "specs: a dict;"),
+        ("abc", "specs: a str given; give a list of dicts or of NewJobs"),
+        (None, "specs: a NoneType given;"),
+        ({"identifier": "x"}, "specs: a dict given;"),
         ([{"identifier": "x"}, 5], "job 2 of the batch: an int; give a dict with identifier and payload"),
         ([["identifier", "x"]], "job 1 of the batch: a list;"),
     ],

@@ -1,12 +1,12 @@
-"""The worker and the queue as a library, function by function: for programs that prefer functions to an ``App``.
+"""Worker and queue as a library of functions, for programs that prefer functions to an ``App``.
 
-runner.py    run, run_once, run_migrations, and the Runner
-worker_utils.py   make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
-options.py   what can be said to them, and where the store is
-events.py    WorkerEvents, the emitter; every name, what its listeners get, and the pool that they see
-observer.py  makes these events from those of the core
+runner.py        run, run_once, run_migrations, and the Runner
+worker_utils.py  make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
+options.py       the options of these functions, and the store that they name
+events.py        WorkerEvents, the names and records of its events, and the pool that listeners see
+observer.py      makes these events from those of the core
 
-Each name is imported when it is first used.
+Each name is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``WorkerEvents``: an emitter with a closed list of names, and the record that the listeners of each are given.
+"""``WorkerEvents``: an emitter with a closed list of event names, and the record of each event.
 
-The fields are the original's keys in snake_case. A worker is shown as a pool, and in it as many workers as it runs
-jobs at once.
+The fields of the records are the original's keys in snake_case. A worker appears as a pool that contains one worker for
+each of its slots.
 """
 
 from __future__ import annotations
@@ -22,76 +22,76 @@ TaskFunctions = Mapping[str, Callable[..., Any]]
 
 
 class TaskFailed(StowhandError):
-    """A job's error where its task raised none: it took too long, or returned ``Retry`` or ``Fail``."""
+    """Error of a job whose task has raised none: it took too long, or returned ``Retry`` or ``Fail``."""
 
 
 class PoolWorker:
-    """One slot of a pool, which runs one job at a time. It has no thread or connection of its own."""
+    """Slot of a pool, which runs one job at a time. It has no thread or connection of its own."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
         self.active_job: Job | None = None
-        """What it runs just now."""
+        """The running job, if any."""
 
     def __repr__(self) -> str:
         return f"<worker {self.worker_id}>"
 
 
 class WorkerPool:
-    """The workers of one run."""
+    """Workers of one run."""
 
     def __init__(self, worker_id: str, concurrency: int, stop: Callable[[str], None]) -> None:
         self.worker_id = worker_id
-        """Name of the worker that holds the jobs, as the store has it (``job.worker``)."""
+        """Name of the worker that holds the jobs, as in ``job.worker``."""
         self.workers = tuple(PoolWorker(f"{worker_id}.{number}") for number in range(1, concurrency + 1))
         self._free = list(reversed(self.workers))
         self._stop = stop
 
     def graceful_shutdown(self, message: str = "asked to stop") -> None:
-        """Take nothing new, and let running jobs end within their grace. On the runner's loop."""
+        """Claim nothing more, and let running jobs end within the grace. Call it on the runner's loop."""
         self._stop(message)
 
     def release(self) -> None:
-        """The same."""
+        """Do the same as ``graceful_shutdown``."""
         self._stop("released")
 
     def idle_worker(self) -> PoolWorker:
-        """The one that would take the next job."""
+        """Return the worker that would run the next job."""
         return self._free[-1] if self._free else self.workers[0]
 
-    def begin(self, job: Job) -> PoolWorker:
-        """A worker begins with a job."""
+    def start_job(self, job: Job) -> PoolWorker:
+        """Assign a job to a free worker, and return the worker."""
         worker = self._free.pop() if self._free else PoolWorker(f"{self.worker_id}.0")
         worker.active_job = job
         return worker
 
-    def end(self, worker: PoolWorker) -> None:
-        """Note that the worker is free again."""
+    def end_job(self, worker: PoolWorker) -> None:
+        """Record that the worker is free again."""
         worker.active_job = None
         if worker in self.workers:
             self._free.append(worker)
 
 
 class PoolEvent(msgspec.Struct, frozen=True):
-    """An event of the pool as a whole."""
+    """Event of the whole pool."""
 
     worker_pool: WorkerPool
 
     @property
     def pool(self) -> WorkerPool:
-        """The same."""
+        """Other name of ``worker_pool``."""
         return self.worker_pool
 
 
 class PoolListens(msgspec.Struct, frozen=True):
-    """The pool hears wake-ups now. ``client``: the connection that listens."""
+    """The pool receives wake-ups. ``client``: the listening connection."""
 
     worker_pool: WorkerPool
     client: object
 
 
 class PoolListenError(msgspec.Struct, frozen=True):
-    """The pool hears no wake-ups; it polls, and tries again."""
+    """The pool receives no wake-ups. It polls, and tries to listen again."""
 
     worker_pool: WorkerPool
     error: BaseException
@@ -99,41 +99,41 @@ class PoolListenError(msgspec.Struct, frozen=True):
 
 
 class PoolShutdown(msgspec.Struct, frozen=True):
-    """The pool takes nothing new. ``message``: why."""
+    """The pool claims nothing more. ``message``: the reason."""
 
     pool: WorkerPool
     message: str
 
 
 class PoolShutdownError(msgspec.Struct, frozen=True):
-    """The pool did not end in order."""
+    """The shutdown of the pool failed."""
 
     pool: WorkerPool
     error: BaseException
 
 
 class WorkerCreated(msgspec.Struct, frozen=True):
-    """A worker is there. ``tasks``: what it can run, functions by name."""
+    """A worker was created. ``tasks``: the functions that it can run, by name."""
 
     worker: PoolWorker
     tasks: TaskFunctions
 
 
 class WorkerEvent(msgspec.Struct, frozen=True):
-    """An event of one worker."""
+    """Event of one worker."""
 
     worker: PoolWorker
 
 
 class WorkerError(msgspec.Struct, frozen=True):
-    """A call to the store failed, which is tried again; or a worker has ended, by an error or ``None``."""
+    """A call to the store failed, and is retried; or a worker has ended, with an error or ``None``."""
 
     worker: PoolWorker
     error: BaseException | None
 
 
 class WorkerFatal(msgspec.Struct, frozen=True):
-    """A worker broke. ``job_error`` is always ``None``: what a job raises breaks no worker."""
+    """A worker failed. ``job_error`` is always ``None``: an error of a job does not end a worker."""
 
     worker: PoolWorker
     error: BaseException
@@ -141,14 +141,14 @@ class WorkerFatal(msgspec.Struct, frozen=True):
 
 
 class JobEvent(msgspec.Struct, frozen=True):
-    """An event of one job, as it was claimed."""
+    """Event of one job. ``job``: the job at its claim."""
 
     worker: PoolWorker
     job: Job
 
 
 class JobEnded(msgspec.Struct, frozen=True):
-    """The store has recorded the end of a job, and what its task raised (else a TaskFailed), if it failed."""
+    """The store has recorded the end of an attempt. ``error``: the error of its task (or a TaskFailed) if it failed."""
 
     worker: PoolWorker
     job: Job
@@ -156,7 +156,7 @@ class JobEnded(msgspec.Struct, frozen=True):
 
 
 class Terminated(msgspec.Struct, frozen=True):
-    """A signal ends the runner. ``signal``: its name, "SIGTERM"."""
+    """A signal stops the runner. ``signal``: its name, such as "SIGTERM"."""
 
     signal: str
 
@@ -165,7 +165,7 @@ class Stopped(msgspec.Struct, frozen=True):
     """The runner has stopped."""
 
 
-PAYLOADS: dict[str, type[msgspec.Struct]] = {
+EVENT_RECORDS: dict[str, type[msgspec.Struct]] = {
     "pool:create": PoolEvent,
     "pool:listen:connecting": PoolEvent,
     "pool:listen:success": PoolListens,
@@ -188,7 +188,7 @@ PAYLOADS: dict[str, type[msgspec.Struct]] = {
     "gracefulShutdown": Terminated,
     "stop": Stopped,
 }
-"""Every name, and what its listeners are given."""
+"""Type of the record that listeners receive, by event name."""
 
 PoolName = Literal["pool:create", "pool:listen:connecting", "pool:release"]
 WorkerName = Literal["worker:release", "worker:getJob:start", "worker:getJob:empty"]
@@ -198,7 +198,7 @@ EndName = Literal["job:error", "job:failed", "job:complete"]
 
 
 class Subscribe(Protocol):
-    """``events.on(name, listener)``, typed by the name. The listener may be asynchronous."""
+    """Type of ``events.on(name, listener)``, by name. The listener may be asynchronous."""
 
     @overload
     def __call__(self, name: PoolName, listener: Callable[[PoolEvent], object], /) -> None: ...
@@ -235,49 +235,50 @@ class Subscribe(Protocol):
 
 
 class WorkerEvents:
-    """Listeners by name. Hand one to ``run`` or ``run_once`` to hear from the very first event on.
+    """Listeners by event name. Pass one to ``run`` or ``run_once`` to receive all events from the first on.
 
         events = WorkerEvents()
         events.on("job:success", lambda event: print(event.worker.worker_id, event.job.id))
 
-    An unknown name is a ConfigurationError. What a listener raises is logged, and stops neither jobs nor others.
+    An unknown name raises ConfigurationError. An error of a listener is logged. It affects no job and no other
+    listener.
     """
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[_Subscription]] = {}
         self._running: set[asyncio.Future[Any]] = set()
         self.on = cast("Subscribe", self._on)
-        """Call the listener whenever it happens."""
+        """Call the listener at every event of this name."""
         self.once = cast("Subscribe", self._once)
-        """Call the listener the next time it happens, and no more."""
+        """Call the listener only at the next event of this name."""
         self.on_listener_error: Callable[[str], None] = core_logger().error
         """Called with a message when a listener raises."""
 
     def off(self, name: str, listener: Listener) -> None:
-        """Call it no more. Harmless when it was never there."""
-        for one in self._listeners.get(_known(name), []):
-            if one.listener == listener:
-                self._remove(name, one)
+        """Remove the listener. Harmless if it was not added."""
+        for subscription in self._listeners.get(_checked_name(name), []):
+            if subscription.listener == listener:
+                self._remove(name, subscription)
                 return
 
     def emit(self, name: str, *fields: object) -> None:
-        """Call the listeners, with the record of this name made of the facts. Raises nothing that a listener raises."""
-        listeners = self._listeners.get(name)
-        if not listeners:
+        """Call the listeners with the record of this event. Errors of listeners are reported, not raised."""
+        subscriptions = self._listeners.get(name)
+        if not subscriptions:
             return
-        payload = PAYLOADS[name](*fields)
-        for one in listeners:
-            if one.is_once:
-                self._remove(name, one)
+        record = EVENT_RECORDS[name](*fields)
+        for subscription in subscriptions:
+            if subscription.is_once:
+                self._remove(name, subscription)
             try:
-                result = one.listener(payload)
+                result = subscription.listener(record)
                 if inspect.isawaitable(result):
                     self._follow(name, result)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: the application's code
                 self._report_error(name, error)
 
     async def settled(self) -> None:
-        """Wait until every asynchronous listener that was called has ended."""
+        """Wait until all running asynchronous listeners have ended."""
         while self._running:
             await asyncio.wait(self._running)
 
@@ -288,22 +289,22 @@ class WorkerEvents:
         self._add(name, _Subscription(listener, is_once=True))
 
     def _add(self, name: str, subscription: _Subscription) -> None:
-        self._listeners[_known(name)] = [*self._listeners.get(name, ()), subscription]
+        self._listeners[_checked_name(name)] = [*self._listeners.get(name, ()), subscription]
 
     def _remove(self, name: str, subscription: _Subscription) -> None:
-        # A new list: an emit that is under way goes through the old one.
-        self._listeners[name] = [one for one in self._listeners[name] if one is not subscription]
+        # This makes a new list, because a running ``emit`` iterates over the old one.
+        self._listeners[name] = [other for other in self._listeners[name] if other is not subscription]
 
     def _follow(self, name: str, result: Any) -> None:
-        running = asyncio.ensure_future(result)
-        self._running.add(running)
+        future = asyncio.ensure_future(result)
+        self._running.add(future)
 
-        def ended(task: asyncio.Future[Any]) -> None:
-            self._running.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
+        def on_end(future: asyncio.Future[Any]) -> None:
+            self._running.discard(future)
+            if not future.cancelled() and (error := future.exception()) is not None:
                 self._report_error(name, error)
 
-        running.add_done_callback(ended)
+        future.add_done_callback(on_end)
 
     def _report_error(self, name: str, error: BaseException) -> None:
         self.on_listener_error(f"A listener to {name!r} raised {type(error).__name__}: {error}")
@@ -314,7 +315,7 @@ class _Subscription(msgspec.Struct, frozen=True, eq=False):
     is_once: bool
 
 
-def _known(name: str) -> str:
-    if name not in PAYLOADS:
-        raise ConfigurationError(f"no event {name!r}{suggest(name, PAYLOADS)}")
+def _checked_name(name: str) -> str:
+    if name not in EVENT_RECORDS:
+        raise ConfigurationError(f"no event {name!r}{suggest(name, EVENT_RECORDS)}")
     return name

@@ -1,7 +1,7 @@
 """Observer that makes events of ``WorkerEvents`` from the core's.
 
-The names are those that programs written for graphile-worker know. Some have no event of the core (a run, its pool),
-and ``job:…`` gives what a task raised, which no event carries; so they are made here, and not renamed from a table.
+The event names are those of graphile-worker. A table of names would not be enough: some events have no counterpart in
+the core (a run, its pool), and ``job:…`` contains the error of a task, which no event of the core has.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from stowhand.runner.events import PoolWorker, TaskFailed, TaskFunctions, Worker
 
 
 class RunObserver:
-    """One run, reported to one emitter."""
+    """Observer of one run. It emits the events of the run to one emitter."""
 
     def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: TaskFunctions) -> None:
         self._emitter = emitter
         self._core = core
         self._pool = pool
         self._tasks = tasks
-        self._released = False
-        self._jobs: dict[int, _Run] = {}
+        self._is_released = False
+        self._attempts: dict[int, _Attempt] = {}
 
     # -- the run as a whole ----------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Report the pool and its workers, and start to listen."""
+    def start(self) -> None:
+        """Report the pool and its workers, and listen to the events of the core."""
         listeners: dict[type[Event], Callable[[Any], None]] = {
             WorkerStopping: lambda event: self._release(),
             ClaimStarted: lambda event: self._emit_for_idle_worker("worker:getJob:start"),
@@ -65,7 +65,7 @@ class RunObserver:
             self._emitter.emit("worker:create", worker, self._tasks)
 
     def shutdown(self, message: str) -> None:
-        """Report that the run was asked to stop."""
+        """Report a request to stop the run."""
         self._emitter.emit("pool:gracefulShutdown", self._pool, message)
 
     def terminated(self, signal: str) -> None:
@@ -74,7 +74,7 @@ class RunObserver:
         self.shutdown(f"worker shutdown due to {signal}")
 
     async def end(self, error: BaseException | None, *, was_requested: bool) -> None:
-        """Report the end of the run. ``error`` broke the worker; ``was_requested``: while it was stopping."""
+        """Report the end of the run. ``error`` ended the worker; ``was_requested``: after a request to stop."""
         self._release()
         emit = self._emitter.emit
         if error is not None and was_requested:
@@ -88,8 +88,8 @@ class RunObserver:
         await self._emitter.settled()
 
     def _release(self) -> None:
-        if not self._released:
-            self._released = True
+        if not self._is_released:
+            self._is_released = True
             for worker in self._pool.workers:
                 self._emitter.emit("worker:release", worker)
 
@@ -128,31 +128,31 @@ class RunObserver:
     # -- jobs ------------------------------------------------------------------------------------
 
     def around(self, inner: Handler) -> Callable[[Attempt[Job], Job], Awaitable[object]]:
-        """Middleware: keep the record of an attempt, and what it raises, until the store has recorded its end."""
+        """Return middleware that keeps each job and its error until the store has recorded the end of the attempt."""
 
         async def handle(attempt: Attempt[Job], job: Job) -> object:
-            run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
-            self._emitter.emit("job:start", run.worker, job)
+            started = self._attempts[job.id] = _Attempt(self._pool.start_job(job), job)
+            self._emitter.emit("job:start", started.worker, job)
             try:
                 return await inner.handle(attempt, job)
             except BaseException as error:
-                run.error = error
+                started.error = error
                 raise
             finally:
-                self._pool.end(run.worker)
+                self._pool.end_job(started.worker)
 
         return handle
 
     def _ended(self, event: JobEnded) -> None:
-        run = self._jobs.pop(event.job_id, None)
-        if run is None:
+        attempt = self._attempts.pop(event.job_id, None)
+        if attempt is None:
             return
-        emit, worker, job = self._emitter.emit, run.worker, run.job
+        emit, worker, job = self._emitter.emit, attempt.worker, attempt.job
         error: BaseException | None = None
         if event.outcome is AttemptOutcome.OK:
             emit("job:success", worker, job)
         elif event.outcome is not AttemptOutcome.SNOOZED:
-            error = run.error_or(event.error)
+            error = attempt.error_or(event.error)
         if error is not None and event.outcome is not AttemptOutcome.CANCELED:
             emit("job:error", worker, job, error)
             if event.outcome in (AttemptOutcome.FAILED, AttemptOutcome.POISON):
@@ -160,20 +160,20 @@ class RunObserver:
         emit("job:complete", worker, job, error)
 
     def _forget(self, event: JobLost | JobUnknown) -> None:
-        self._jobs.pop(event.job_id, None)
+        self._attempts.pop(event.job_id, None)
 
     def _returned(self, event: JobsReturned) -> None:
         for job_id in event.job_ids:
-            self._jobs.pop(job_id, None)
+            self._attempts.pop(job_id, None)
 
 
-class _Run(msgspec.Struct):
+class _Attempt(msgspec.Struct):
     worker: PoolWorker
     job: Job
     error: BaseException | None = None
 
     def error_or(self, text: str | None) -> BaseException:
-        """What the task raised; not a cancellation from outside, nor what it returned."""
+        """Return the error that the task raised; a TaskFailed with the text if it raised none or was cancelled."""
         if isinstance(self.error, Exception):
             return self.error
         return TaskFailed((text or "failed").partition("\n")[0])

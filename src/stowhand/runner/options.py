@@ -1,4 +1,4 @@
-"""The options of ``run`` and ``make_worker_utils``, and the store that they name. Mistakes are reported all at once."""
+"""Options of ``run`` and ``make_worker_utils``, and the store that they name. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 
 MIN_LIKELY_MILLISECONDS = 500
-"""A plain number from here on surely means milliseconds."""
+"""A poll interval of at least this plain number is probably in milliseconds."""
 NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
 NO_TASKS = "no tasks are named: give task_list or task_directory"
 
 
-def _path(given: str | PathLike[str]) -> str | PathLike[str]:
-    if given == "":
+def _check_path(path: str | PathLike[str]) -> str | PathLike[str]:
+    if path == "":
         raise ValueError("an empty path")
-    return given
+    return path
 
 
 class RunnerOptions(StoreSettingsKeywords, WorkKeywords, total=False):
-    """Which store, which tasks, and how to work. What needs a store alone ignores the rest.
+    """Options of the store, the tasks and the worker. Functions that only need a store ignore the others.
 
-    Exactly one of ``connection_string`` and ``pg_pool``, or the environment; and of ``task_list`` and
-    ``task_directory``.
+    Give exactly one of ``connection_string`` and ``pg_pool``, unless the environment names the store, and exactly one
+    of ``task_list`` and ``task_directory``.
     """
 
     connection_string: Annotated[
         str | None, Text("A URL (PostgreSQL or SQLite), a libpq string, or the name of a PostgreSQL database.")
     ]
     pg_pool: object | None
-    """A ``psycopg_pool.AsyncConnectionPool``, open; it stays the program's own."""
+    """An open ``psycopg_pool.AsyncConnectionPool``. The program closes it."""
     no_prepared_statements: bool
     max_pool_size: int | None
-    """PostgreSQL: connections at most, the four that a worker keeps for itself included; without it as many as its
-    slots and those, at least 10. Not with ``pg_pool``."""
+    """PostgreSQL: maximum number of connections, including the four that a worker reserves for itself. The default is
+    those four plus one for each slot, at least 10. Not allowed with ``pg_pool``."""
     traces: Annotated[
         Traces | None,
         ObjectOption(
-            "Makes spans of what is enqueued, and of what a runner executes.",
+            "Makes spans of enqueued and executed jobs.",
             of=Traces,
             what="a stowhand.observe.traces.Traces()",
         ),
@@ -70,37 +70,39 @@ class RunnerOptions(StoreSettingsKeywords, WorkKeywords, total=False):
     task_list: TaskList | None
     """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
     task_directory: Annotated[
-        str | Path | None, ObjectOption("A folder of tasks.", of=(str, PathLike), what="a path", check=_path)
+        str | Path | None, ObjectOption("A folder of tasks.", of=(str, PathLike), what="a path", check=_check_path)
     ]
     no_handle_signals: Annotated[bool, Switch("Leave signals to the program.")]
     logger: Annotated[
-        Logger | None, ObjectOption("Where lines go.", of=Logger, what="a stowhand.runner.Logger(log_factory)")
+        Logger | None,
+        ObjectOption("Logger of the runner and its jobs.", of=Logger, what="a stowhand.runner.Logger(log_factory)"),
     ]
     events: Annotated[
         WorkerEvents | None,
-        ObjectOption("Calls its listeners.", of=WorkerEvents, what="a stowhand.runner.WorkerEvents"),
+        ObjectOption("Emitter of the runner's events.", of=WorkerEvents, what="a stowhand.runner.WorkerEvents"),
     ]
     crontab: Annotated[str | None, Text("The text of a crontab.")]
     crontab_file: Annotated[
-        str | Path | None, ObjectOption("A file of that text.", of=(str, PathLike), what="a path", check=_path)
+        str | Path | None,
+        ObjectOption("A file with the text of a crontab.", of=(str, PathLike), what="a path", check=_check_path),
     ]
     parsed_cron_items: Annotated[
         Sequence[ParsedItem] | None,
-        ObjectOption("Of either of the two.", of=Iterable, what="what parse_crontab or parse_cron_items returns"),
+        ObjectOption("Items of a crontab.", of=Iterable, what="what parse_crontab or parse_cron_items returns"),
     ]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a run needs, all of it checked."""
+    """Checked options of a run."""
 
     store: QueueStore
     """The store of the run, not connected yet."""
     registry: Registry
     skipped_files: tuple[str, ...]
-    """Files of the task directory that are no tasks, and why."""
+    """Files of the task directory that contain no tasks, with the reasons."""
     worker: WorkerOptions
     keywords: dict[str, Any]
-    """What of the worker's options was given."""
+    """The worker's options that the caller has set."""
     cron: tuple[ParsedItem, ...]
     signals: bool
     logger: Logger | None
@@ -109,30 +111,30 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def log_job(self) -> LoggerFactory | None:
-        """What makes the logger of a job; ``None``: the App's own."""
+        """Factory of the loggers of jobs; ``None``: the one of the App."""
         logger = self.logger
         if logger is None:
             return None
         return lambda job: logger.of(Scope("job", job.worker, job.task, job.id))
 
 
-def find_store(caller: str, given: Mapping[str, Any]) -> QueueStore:
-    """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
-    valid, problems = _read_options(given)
-    store = _store(given, valid, problems)
-    _finish(caller, problems)
+def find_store(caller: str, options: Mapping[str, Any]) -> QueueStore:
+    """Return the store that the options name, not connected yet. Raises ConfigurationError with all mistakes."""
+    valid, problems = _read_options(options)
+    store = _store(options, valid, problems)
+    _raise_problems(caller, problems)
     assert store is not None
     return store
 
 
-def make_plan(caller: str, given: Mapping[str, Any], *, once: bool) -> Plan:
-    """Read the options of a run. Raises ConfigurationError with every mistake in ``given``."""
-    valid, problems = _read_options(given)
-    registry, skipped_files = _tasks(given, valid, problems)
+def make_plan(caller: str, options: Mapping[str, Any], *, once: bool) -> Plan:
+    """Check the options of a run. Raises ConfigurationError with all mistakes."""
+    valid, problems = _read_options(options)
+    registry, skipped_files = _tasks(options, valid, problems)
     worker = _worker(valid, registry, problems, once=once)
-    cron = _cron(given, valid, registry, problems)
-    store = _store(given, valid, problems, worker=True)
-    _finish(caller, problems)
+    cron = _cron(options, valid, registry, problems)
+    store = _store(options, valid, problems, has_worker=True)
+    _raise_problems(caller, problems)
     assert store is not None
     assert worker is not None
     return Plan(
@@ -149,75 +151,75 @@ def make_plan(caller: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     )
 
 
-def _finish(caller: str, problems: Sequence[str]) -> None:
+def _raise_problems(caller: str, problems: Sequence[str]) -> None:
     if problems:
         raise ConfigurationError("\n".join(f"{caller}: {problem}" for problem in problems))
 
 
-def _read_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What can be read; and what is wrong with the rest, and with the names."""
-    known = RunnerOptions.__annotations__
-    options = {
+def _read_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the valid options, and a message for each invalid value and unknown name."""
+    names = RunnerOptions.__annotations__
+    declared = {
         name: option
-        for one in (StoreOptions, WorkerOptions, RunnerOptions)
-        for option in options_of(one).values()
+        for struct in (StoreOptions, WorkerOptions, RunnerOptions)
+        for option in options_of(struct).values()
         for name in (option.field, option.name)
     }
     valid, problems = {}, []
-    for name, value in given.items():
-        if name not in known:
-            problems.append(f"no option {name!r}{suggest(name, known)}")
+    for name, value in options.items():
+        if name not in names:
+            problems.append(f"no option {name!r}{suggest(name, names)}")
             continue
         try:
-            valid[name] = options[name].read(value) if value is not None and name in options else value
+            valid[name] = declared[name].read(value) if value is not None and name in declared else value
         except ValueError as error:
             problems.append(problem_text(name, error))
-    poll = given.get("poll_interval")
+    poll = options.get("poll_interval")
     if isinstance(poll, int | float) and MIN_LIKELY_MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(
-            f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
-            " it means)"
+            f"poll_interval: {poll} given, but the unit is seconds; for milliseconds give {poll / 1000:g}, or a"
+            " timedelta"
         )
     return valid, problems
 
 
-def _fields(declaring: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given of a struct, by its fields; ``None``, where it says nothing, is the default."""
+def _fields(struct: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a struct by field. ``None`` stands for the default, unless the option may be ``None``."""
     fields = {}
-    for field, option in options_of(declaring).items():
-        name = option.name if option.name in given else field
-        if name in given and (given[name] is not None or option.may_be_none):
-            fields[field] = given[name]
+    for field, option in options_of(struct).items():
+        name = option.name if option.name in options else field
+        if name in options and (options[name] is not None or option.may_be_none):
+            fields[field] = options[name]
     return fields
 
 
-def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems: list[str]) -> str | None:
-    """Which of the names is given; both is a mistake."""
-    found = [name for name in names if given.get(name) is not None]
-    if len(found) > 1:
-        problems.append(f"{' and '.join(found)} are both given: {what} by one of them")
-    return found[0] if found else None
+def _one_of(options: Mapping[str, Any], names: Sequence[str], subject: str, problems: list[str]) -> str | None:
+    """Return the option of these names that is set. More than one is a mistake."""
+    set_names = [name for name in names if options.get(name) is not None]
+    if len(set_names) > 1:
+        problems.append(f"{' and '.join(set_names)} are both given: give one of them to name {subject}")
+    return set_names[0] if set_names else None
 
 
 def _store(
-    given: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str], *, worker: bool = False
+    options: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str], *, has_worker: bool = False
 ) -> QueueStore | None:
-    """Find the store. In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
-    source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
+    """Return the store of the options, of STOWHAND_CONNECTION or stowhand.toml, of DATABASE_URL, or of PGDATABASE."""
+    source = _one_of(options, ("pg_pool", "connection_string"), "the database", problems)
     if source is not None and source not in valid:
         return None
     try:
-        options = _store_options(valid)
+        store_options = _store_options(valid)
         traces = valid.get("traces")
         if source == "pg_pool":
-            return traced(open_store("postgresql://", options), traces)
+            return traced(open_store("postgresql://", store_options), traces)
         url = store_url(valid["connection_string"]) if source is not None else _from_environment()
-        size = options.pool_size
-        if worker and url.startswith("postgresql:") and size is not None:
+        size = store_options.pool_size
+        if has_worker and url.startswith("postgresql:") and size is not None:
             refusal = pool_refusal(f"max_pool_size: {size} given", size)
             if refusal is not None:
                 problems.append(refusal)
-        return traced(open_store(url, options), traces)
+        return traced(open_store(url, store_options), traces)
     except StowhandError as error:
         problems.append(str(error))
     return None
@@ -230,16 +232,18 @@ def _from_environment() -> str:
     return resolved.url
 
 
-def _store_options(given: Mapping[str, Any]) -> StoreOptions:
-    chosen = _fields(StoreOptions, given)
-    chosen["max_attempts"] = read_setting("max_attempts")
-    chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
-    return StoreOptions(pool=given.get("pg_pool"), **chosen)
+def _store_options(options: Mapping[str, Any]) -> StoreOptions:
+    fields = _fields(StoreOptions, options)
+    fields["max_attempts"] = read_setting("max_attempts")
+    fields["prepared_statements"] = not options.get("no_prepared_statements", False)
+    return StoreOptions(pool=options.get("pg_pool"), **fields)
 
 
-def _tasks(given: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
+def _tasks(
+    options: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str]
+) -> tuple[Registry, tuple[str, ...]]:
     registry = Registry()
-    source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
+    source = _one_of(options, ("task_list", "task_directory"), "the tasks", problems)
     try:
         if source is None:
             problems.append(NO_TASKS)
@@ -252,19 +256,19 @@ def _tasks(given: Mapping[str, Any], valid: Mapping[str, Any], problems: list[st
     return registry, ()
 
 
-def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
+def _worker(options: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
     try:
         tasks = with_built_in(registry.names, is_remote=False)
-        return WorkerOptions(tasks=tasks, once=once, **_fields(WorkerOptions, given))
+        return WorkerOptions(tasks=tasks, once=once, **_fields(WorkerOptions, options))
     except StowhandError as error:
         problems.append(str(error))
         return None
 
 
 def _cron(
-    given: Mapping[str, Any], valid: Mapping[str, Any], registry: Registry, problems: list[str]
+    options: Mapping[str, Any], valid: Mapping[str, Any], registry: Registry, problems: list[str]
 ) -> tuple[ParsedItem, ...]:
-    source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
+    source = _one_of(options, ("crontab", "crontab_file", "parsed_cron_items"), "the recurring items", problems)
     if source is None or source not in valid:
         return ()
     name = "cron_items" if source == "parsed_cron_items" else source

@@ -1,4 +1,4 @@
-"""``run``: a worker in this event loop, and the ``Runner`` that stands for it."""
+"""``run``, which starts a worker in this event loop, and the ``Runner`` that it returns."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.worker.worker import new_identity
 
 _RUNNING_TASKS: set[asyncio.Task[None]] = set()
-"""A loop knows its tasks by weak references only."""
+"""Strong references to the tasks of runners: a loop has only weak references."""
 
 
 async def run(**options: Unpack[RunnerOptions]) -> Runner:
-    """Start a worker in this event loop. It works until ``runner.stop()`` or a signal; an absent schema is installed.
+    """Start a worker in this event loop. It works until ``runner.stop()`` or a signal. A missing schema is installed.
 
-    Raises ConfigurationError (every mistake in the options at once), StoreUnreachable, SchemaError.
+    Raises ConfigurationError (with all mistakes in the options), StoreUnreachable, SchemaError.
     """
     return await _start(make_plan("run", options, once=False))
 
 
 async def run_once(**options: Unpack[RunnerOptions]) -> None:
-    """Work until nothing is due, then return. Raises as ``run`` does, and what broke the worker."""
+    """Work until no job is due, then return. Raises the same errors as ``run``, and the error that ended the worker."""
     async with await _start(make_plan("run_once", options, once=True)) as runner:
         await runner.wait()
 
 
 async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
-    """Install the schema, or bring it up to date. Takes the options of ``run``; tasks are not needed.
+    """Install the schema, or upgrade it. The options are those of ``run``, but tasks are not required.
 
     Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
     """
@@ -69,12 +69,14 @@ async def _start(plan: Plan) -> Runner:
 
 
 class Runner:
-    """A worker that runs. ``async with await run(…) as runner:`` stops it at the end of the block."""
+    """Running worker. ``async with await run(…) as runner:`` stops it at the end of the block."""
 
     def __init__(self, plan: Plan) -> None:
         self.events: WorkerEvents = plan.events
         self._plan = plan
-        self._stopped = self._is_stop_requested = self._ended = False
+        self._was_stopped = False
+        self._is_stop_requested = False
+        self._has_ended = False
         self._loop = asyncio.get_running_loop()
         self._name = plan.worker.name or new_identity()
         self._pool = WorkerPool(self._name, plan.worker.concurrency, self._shut_down)
@@ -88,7 +90,7 @@ class Runner:
             self._app.registry.add(definition)
 
     async def open(self) -> None:
-        """Open the store, and begin."""
+        """Open the store, and start the worker."""
         plan = self._plan
         await self._app.open(install=True)
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
@@ -102,7 +104,7 @@ class Runner:
         self._worker = self._app.worker(events=self._core, **options)
         self._observer.listen(plan.store)
         self._signals = self._handle_signals() if plan.signals else None
-        self._observer.begin()
+        self._observer.start()
         self._running = self._loop.create_task(self._run(), name="stowhand runner")
         _RUNNING_TASKS.add(self._running)
         self._running.add_done_callback(_RUNNING_TASKS.discard)
@@ -110,27 +112,27 @@ class Runner:
 
     @property
     def promise(self) -> asyncio.Future[None]:
-        """Future that is done when the runner has ended; raises what broke it. Giving up waiting does not stop it."""
+        """Future of the runner's end; it raises the error that ended the worker. Its cancellation does not stop it."""
         return asyncio.shield(self._running)
 
     async def wait(self) -> None:
-        """Wait until the runner has ended, as ``await runner.promise``."""
+        """Wait until the runner has ended, like ``await runner.promise``."""
         await self.promise
 
     async def stop(self) -> None:
-        """Take nothing new, and wait until running jobs have ended (their grace at most) and all is closed.
+        """Claim nothing more, wait until running jobs have ended (at most the grace), and close everything.
 
-        Raises StowhandError when it has been stopped before or has ended by itself, and what broke the worker.
+        Raises StowhandError if the runner was stopped before or has ended, and the error that ended the worker.
         """
-        if self._stopped or self._running.done():
+        if self._was_stopped or self._running.done():
             raise StowhandError("Runner is already stopped")
         self._shut_down("the runner is stopped")
         await self.wait()
 
     async def add_job(self, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
-        """Enqueue a job, as long as the runner has not ended. Raises InvalidJob, OutcomeUnknown, StoreUnreachable."""
-        if self._ended:
-            raise StowhandError("Runner is already stopped; a WorkerUtils of make_worker_utils enqueues without one")
+        """Enqueue a job, unless the runner has ended. Raises InvalidJob, OutcomeUnknown, StoreUnreachable."""
+        if self._has_ended:
+            raise StowhandError("Runner is already stopped; use make_worker_utils to enqueue without a runner")
         job = self._plan.registry.new_job(identifier, payload, read_spec(spec))
         return await self._plan.store.jobs.enqueue(limits.check(job))
 
@@ -138,16 +140,16 @@ class Runner:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._stopped:
+        if not self._was_stopped:
             self._shut_down("the block around the runner has ended", silently=self._running.done())
         await asyncio.wait([self._running])
         if error is None:
             self._running.result()
 
-    # -- its life --------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        error_of_run: BaseException | None = None
+        run_error: BaseException | None = None
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._app.close)
             if self._signals is not None:
@@ -155,19 +157,19 @@ class Runner:
             try:
                 await self._worker.run()
             except BaseException as error:
-                error_of_run = error
+                run_error = error
                 raise
             finally:
                 self._plan.store.notices.on_listening(None)
-                failure = error_of_run if isinstance(error_of_run, Exception) else None  # a cancellation is no mistake
+                failure = run_error if isinstance(run_error, Exception) else None  # a cancellation is no failure
                 await self._observer.end(failure, was_requested=self._is_stop_requested)
-                self._ended = True
+                self._has_ended = True
 
     def _shut_down(self, message: str, *, silently: bool = False) -> None:
-        """Asked to stop, the first time."""
-        if self._stopped:
+        """Stop the worker at the first request; ignore later ones."""
+        if self._was_stopped:
             return
-        self._stopped = True
+        self._was_stopped = True
         if not silently:
             self._is_stop_requested = True
             self._observer.shutdown(message)
@@ -189,11 +191,11 @@ class Runner:
 
 _listening: list[Signals] = []
 _previous_handlers: dict[signal.Signals, Any] = {}
-"""The handlers from before."""
+"""Signal handlers that the program had set before the first runner."""
 
 
 class Signals:
-    """Calls ``on_signal`` with the name of each signal, between any two steps of the loop's thread."""
+    """Signal handlers of a runner. ``on_signal`` receives the name of each signal, between two steps of the loop."""
 
     def __init__(self, on_signal: Callable[[str], None]) -> None:
         self.on_signal = on_signal
@@ -202,34 +204,34 @@ class Signals:
     def install(self) -> None:
         """Handle signals. Raises ConfigurationError outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
-            raise ConfigurationError("signals reach the main thread only; give no_handle_signals=True")
+            raise ConfigurationError("only the main thread receives signals; give no_handle_signals=True")
         numbers = [signal.SIGTERM, signal.SIGINT]
-        if has_terminal():  # without one a HUP asks the program to reread its configuration, and is left to it
+        if has_terminal():  # without a terminal, a HUP asks the program to reload its configuration
             numbers.append(signal.SIGHUP)
         for number in numbers:
-            before = signal.getsignal(number)
-            if before is not _dispatch:
-                _previous_handlers[number] = before
+            previous = signal.getsignal(number)
+            if previous is not _dispatch:
+                _previous_handlers[number] = previous
                 self.loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
                 signal.signal(number, _dispatch)
         _listening.append(self)
 
     def restore(self) -> None:
-        """Restore the handlers from before, when no runner is left. Harmless when repeated."""
-        _listening[:] = [one for one in _listening if one is not self and not one.loop.is_closed()]
+        """Restore the previous handlers at the end of the last runner. Harmless when repeated."""
+        _listening[:] = [other for other in _listening if other is not self and not other.loop.is_closed()]
         if _listening:
             return
-        for number, before in _previous_handlers.items():
+        for number, previous in _previous_handlers.items():
             current = signal.getsignal(number)
             self.loop.remove_signal_handler(number)  # resets the handler too
             if current is not _dispatch:
-                signal.signal(number, current)  # the program has set another since
+                signal.signal(number, current)  # the program has set another handler in the meantime
             else:
-                signal.signal(number, signal.SIG_DFL if before is None else before)
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)
         _previous_handlers.clear()
 
 
 def _dispatch(number: int, _: FrameType | None) -> None:
-    for one in tuple(_listening):
-        if not one.loop.is_closed():  # the program may have given up in the middle
-            one.on_signal(signal.Signals(number).name)
+    for signals in tuple(_listening):
+        if not signals.loop.is_closed():  # the program may have closed the loop while the runner was working
+            signals.on_signal(signal.Signals(number).name)
