@@ -124,4 +124,4 @@ def test_a_command_whose_spans_nobody_takes_ends_all_the_same(program: Stowhand,
     (folder / "shop.py").write_text(APP + HANGING)
     added = program("enqueue", "send", "--app", "shop:app", "--otel")
     assert (added.code, added.out) == (0, "1\n")
-    assert "The last spans were not handed over within 0.1 s" in added.err
+    assert "The last spans were not exported within 0.1 s" in added.err

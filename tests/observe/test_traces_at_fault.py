@@ -208,7 +208,7 @@ def test_an_exporter_that_hangs_holds_nobody_at_the_end(
 
     released, left = threading.Event(), list[int]()
     monkeypatch.setattr(process, "EXIT_CALLBACKS", [])
-    monkeypatch.setattr(process, "_TRACES", [])
+    monkeypatch.setattr(process, "_ACTIVE_TRACES", [])
     monkeypatch.setattr(process, "hard_exit", left.append)
     process.export_spans_at_exit(spans.traces())
     assert (process.export_last_spans(7), left) == (7, [])

@@ -1,4 +1,4 @@
-"""What a worker shows over HTTP, asked as a probe would."""
+"""Pages of health and metrics of a worker process, requested over HTTP as a probe does."""
 
 from __future__ import annotations
 
@@ -14,51 +14,55 @@ from tests.service.processes import Workers
 
 
 class Pages:
-    """Of one worker that was started with ``--http 0``: it says itself where."""
+    """Pages of one worker that was started with ``--http 0``. Its log contains the port."""
 
     def __init__(self, workers: Workers, number: int = 0) -> None:
         workers.wait_for("/readyz", number)
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", workers.said(number))
-        assert found is not None
-        self.port = int(found[1])
+        self._workers, self._number = workers, number
+        port_match = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", workers.output(number))
+        assert port_match is not None
+        self.port = int(port_match[1])
 
-    def ask(self, path: str, method: str = "GET") -> tuple[int, bytes]:
-        """Status and body."""
+    def get(self, path: str, method: str = "GET") -> tuple[int, bytes]:
+        """Return status and body. A connection error shows what the worker has logged: it may have exited."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionError as error:
+            error.add_note(f"{path}: the worker has logged:\n{self._workers.output(self._number)}")
+            raise
         finally:
             connection.close()
 
     def json(self, path: str) -> tuple[int, Any]:
-        """Status and what was said."""
-        status, body = self.ask(path)
+        """Return status and decoded body."""
+        status, body = self.get(path)
         return status, msgspec.json.decode(body)
 
     def metrics(self) -> dict[str, float]:
-        """By name and labels, as they are written."""
-        status, body = self.ask("/metrics")
+        """Return the value of each metric by name and labels."""
+        status, body = self.get("/metrics")
         assert status == 200
         return samples(body)
 
-    def wait(self, reached: Callable[[Pages], bool], seconds: float = 60.0) -> None:
-        """Until it shows that."""
+    def wait(self, condition: Callable[[Pages], bool], seconds: float = 60.0) -> None:
+        """Wait until the condition is true."""
         deadline = time.monotonic() + seconds
-        while not reached(self):
-            assert time.monotonic() < deadline, (self.ask("/healthz"), self.ask("/readyz"))
+        while not condition(self):
+            assert time.monotonic() < deadline, (self.get("/healthz"), self.get("/readyz"))
             time.sleep(0.05)
 
     def wait_until_ready(self) -> None:
-        self.wait(lambda pages: pages.ask("/readyz")[0] == 200)
+        self.wait(lambda pages: pages.get("/readyz")[0] == 200)
 
 
 def samples(text: bytes) -> dict[str, float]:
     """``stowhand_worker_in_flight{kind="a"}`` -> 1.0"""
-    found = {}
+    values = {}
     for line in text.decode().splitlines():
         if line and not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
-            found[name] = float(value)
-    return found
+            values[name] = float(value)
+    return values

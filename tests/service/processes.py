@@ -34,30 +34,31 @@ QUICK = Timings(
     answer_fresh=0.1,
     counts_fresh=0.2,
 )
-"""Pauses at a tenth and less. What a slow machine needs is as usual: patience with the store, the end of a process."""
-BETWEEN = 0.1
-"""Seconds between two signals that are to count as two."""
-COUNTING = ("tests.service.counting",)
-"""The program, which writes "request N" when it counts a request to stop: a test waits for that."""
+"""Short pauses. Time limits that a slow machine needs are unchanged: those of the store and of the end of a process."""
+SIGNAL_SPACING_SECONDS = 0.1
+"""Time between two signals that count as two requests."""
+COUNTING_PROGRAM = ("tests.service.counting",)
+"""Program that writes "request N" when it counts a request to stop, so that a test can wait for that."""
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
 class Workers:
-    """``stowhand worker`` on one store, started and stopped by tests; nothing is left behind."""
+    """Processes of ``stowhand worker`` on one store. ``destroy`` ends all of them."""
 
-    def __init__(self, url: str, folder: Path, *what: str) -> None:
-        """``what``: the options that say which tasks."""
-        self.url, self._folder, self._what = url, folder, what or ("--app", "tests.service.work:app")
+    def __init__(self, url: str, folder: Path, *task_options: str) -> None:
+        """``task_options``: the options that name the tasks."""
+        self.url, self._folder = url, folder
+        self._task_options = task_options or ("--app", "tests.service.work:app")
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
         self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK, fork: bool = True
     ) -> subprocess.Popen[bytes]:
-        """One more ``stowhand worker``; what it says goes to a file.
+        """Start another ``stowhand worker``, which writes its output to a file.
 
-        ``fork=False``: it and all that it starts are new interpreters, as a user's are.
+        ``fork=False``: start new interpreters, as for a user, instead of forked processes.
         """
-        command = [sys.executable, "-m", *program, "worker", "-c", self.url, *self._what]
+        command = [sys.executable, "-m", *program, "worker", "-c", self.url, *self._task_options]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         if fork:
             environment[FORKS_TOO] = "1"
@@ -68,15 +69,15 @@ class Workers:
         self.processes.append(process)
         return process
 
-    def said(self, number: int = 0) -> str:
-        """What a worker has written so far."""
+    def output(self, number: int = 0) -> str:
+        """Return the output of a worker so far."""
         return self._log(number).read_text(errors="replace")
 
-    def wait_for(self, words: str, number: int = 0, seconds: float = 60.0, times: int = 1) -> None:
-        """Until a worker has said that, so many times: each of its processes, for example."""
+    def wait_for(self, text: str, number: int = 0, seconds: float = 60.0, times: int = 1) -> None:
+        """Wait until the output of a worker contains the text ``times`` times, such as once for each process."""
         deadline = time.monotonic() + seconds
-        while self.said(number).count(words) < times:
-            assert time.monotonic() < deadline, f"never said {words!r}:\n{self.said(number)}"
+        while self.output(number).count(text) < times:
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output(number)}"
             time.sleep(0.02)
 
     def destroy(self) -> None:
@@ -90,34 +91,34 @@ class Workers:
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Those that it has started."""
+    """Return the children of a process, without its fork server."""
     return [child for child in psutil.Process(process.pid).children() if child.name() != SERVES]
 
 
-def left_within(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Its exit code. Counted are looks of a twentieth of a second: what the machine takes from everybody is not."""
+def exit_code_within(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Return the exit code. It counts waits of a twentieth of a second, so pauses of the machine do not count."""
     for _ in range(round(seconds * 20)):
         with suppress(subprocess.TimeoutExpired):
             return process.wait(0.05)
-    raise AssertionError(f"it has not left within {seconds:g} s")
+    raise AssertionError(f"it has not exited within {seconds:g} s")
 
 
-def signal_until(process: subprocess.Popen[bytes], number: int, heard: Callable[[], bool]) -> None:
-    """Once a second until it is heard.
+def signal_until(process: subprocess.Popen[bytes], number: int, was_handled: Callable[[], bool]) -> None:
+    """Send the signal once a second until it was handled.
 
-    What comes while a process is frozen may be taken by a thread of it that does not wake the one that is blocked.
+    A signal to a frozen process may be received by a thread that does not wake the blocked one.
     """
     for _ in range(60):
         process.send_signal(number)
         for _ in range(50):
-            if heard():
+            if was_handled():
                 return
             time.sleep(0.02)
-    raise AssertionError(f"signal {number} was never heard")
+    raise AssertionError(f"signal {number} was not handled")
 
 
 def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
-    """Open the store (installed if need be), use it, close it."""
+    """Open the store, install it if necessary, use it, and close it."""
 
     async def go() -> T:
         store = open_store(url, StoreOptions(history=3600.0))
@@ -132,7 +133,7 @@ def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
 
 
 def add(url: str, task: str, payload: str) -> int:
-    """Enqueue one; its id."""
+    """Enqueue a job, and return its id."""
 
     async def enqueue(store: QueueStore) -> int:
         return (await store.jobs.enqueue(NewJob(task=task, payload=payload))).id
@@ -141,14 +142,14 @@ def add(url: str, task: str, payload: str) -> int:
 
 
 def job_of(url: str, job_id: int) -> Job:
-    """As it is now; it must be there."""
+    """Return the job, which must exist."""
     job = with_store(url, lambda store: store.jobs.get(job_id))
     assert job is not None
     return job
 
 
 def wait_until_done(url: str, seconds: float) -> dict[State, int]:
-    """Until nothing is live; gives the counts by state."""
+    """Wait until no job is live, and return the counts by state."""
 
     async def count(store: QueueStore) -> dict[State, int]:
         deadline = time.monotonic() + seconds
@@ -163,7 +164,7 @@ def wait_until_done(url: str, seconds: float) -> dict[State, int]:
 
 
 def enqueue_suspect(url: str, job: NewJob) -> int:
-    """A job under which two workers have died."""
+    """Enqueue a job that has been reset twice, and return its id."""
 
     async def enqueue(store: QueueStore) -> int:
         job_id = (await store.jobs.enqueue(job)).id
@@ -174,7 +175,7 @@ def enqueue_suspect(url: str, job: NewJob) -> int:
 
 
 async def make_suspect(store: QueueStore) -> None:
-    """Of the only job that is to be had."""
+    """Claim the only job and reset it, twice."""
     heartbeats = store.heartbeats()
     for _ in range(2):
         (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30))

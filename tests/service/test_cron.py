@@ -45,7 +45,7 @@ def test_identical_crontabs_make_one_job_per_tick(url: str, workers: Workers, cr
     ticks = Counter(tick for tick in _ticks(url) if tick.endswith("*"))
     assert set(ticks.values()) == {1}
     assert 179 <= len(ticks) <= 180 + _minutes_since(began)
-    made = [workers.said(number).partition("backfilled ")[2].split(" ")[0] for number in range(count)]
+    made = [workers.output(number).partition("backfilled ")[2].split(" ")[0] for number in range(count)]
     assert sum(int(number or 0) for number in made) == len(ticks), "each by one of them"
 
 
@@ -67,7 +67,7 @@ def test_a_live_minute_is_scheduled_once_by_several(url: str, workers: Workers, 
     assert len({job.run_at for job in jobs}) == len(jobs), "never two for one minute"
     (live,) = (job for job in jobs if job.run_at == minute)
     assert timedelta(0) <= live.created_at - minute < timedelta(seconds=20), "and on time"
-    assert "Scheduled task" in workers.said(0) + workers.said(1)
+    assert "Scheduled task" in workers.output(0) + workers.output(1)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -81,13 +81,13 @@ def test_hup_reads_the_crontab_again_and_a_bad_one_keeps_the_old(
     crontab.write_text("nonsense\n0 4 1 1 * innocent ?id=second {number: 1}\n61 * * * * innocent\n")
     process.send_signal(signal.SIGHUP)
     workers.wait_for("crontab line 3")
-    assert "keeping the loaded one ('first')" in workers.said()
-    assert "crontab line 1" in workers.said(), "all that is wrong"
+    assert "keeping the loaded one ('first')" in workers.output()
+    assert "crontab line 1" in workers.output(), "all that is wrong"
     crontab.write_text("0 4 1 1 * innocent ?id=first {number: 1}\n0 4 1 1 * missing ?id=second\n")
     process.send_signal(signal.SIGHUP)
     workers.wait_for("Scheduling 2 recurring tasks: 'first', 'second'")
-    assert "Reloaded the crontab: 'first', 'second'" in workers.said()
-    assert "no task 'missing' here" in workers.said()
+    assert "Reloaded the crontab: 'first', 'second'" in workers.output()
+    assert "no task 'missing' here" in workers.output()
     assert _known(url) == ["first", "second"]
     process.terminate()
     assert process.wait(60) == 0
@@ -97,11 +97,11 @@ def test_a_supervisor_schedules_while_its_children_die(url: str, workers: Worker
     crontab.write_text(FILLED)
     process = workers.start("--crontab", str(crontab), "--processes", "2")
     workers.wait_for("Scheduling 1 recurring task")
-    _wait_for(lambda: workers.said().count("looking for jobs") == 2, workers)
+    _wait_for(lambda: workers.output().count("looking for jobs") == 2, workers)
     for child in children_of(process):
         child.kill()
-    _wait_for(lambda: workers.said().count("looking for jobs") == 4, workers)
-    assert workers.said().count("Scheduling 1 recurring task") == 1, "children schedule nothing"
+    _wait_for(lambda: workers.output().count("looking for jobs") == 4, workers)
+    assert workers.output().count("Scheduling 1 recurring task") == 1, "children schedule nothing"
     process.terminate()
     assert process.wait(60) == 0
 
@@ -109,10 +109,10 @@ def test_a_supervisor_schedules_while_its_children_die(url: str, workers: Worker
 def test_a_bad_crontab_stops_the_start_with_all_its_lines(url: str, workers: Workers, crontab: Path) -> None:
     crontab.write_text("61 * * * * innocent\n* * * * innocent\n")
     assert workers.start("--crontab", str(crontab)).wait(60) == 2
-    assert "line 1" in workers.said()
-    assert "line 2" in workers.said()
+    assert "line 1" in workers.output()
+    assert "line 2" in workers.output()
     assert workers.start("--crontab", str(crontab.with_name("missing")), "--processes", "2").wait(60) == 2
-    assert "No such file" in workers.said(1)
+    assert "No such file" in workers.output(1)
 
 
 def test_once_schedules_what_is_due_and_works_it_off(url: str, workers: Workers, crontab: Path) -> None:
@@ -120,7 +120,7 @@ def test_once_schedules_what_is_due_and_works_it_off(url: str, workers: Workers,
     began = _known_since(url, FILLED, hours=1)
     for number, processes in enumerate(("1", "2")):
         assert workers.start("--crontab", str(crontab), "--once", "--processes", processes).wait(60) == 0
-        assert workers.said(number).count("Scheduling 1 recurring task") == 1
+        assert workers.output(number).count("Scheduling 1 recurring task") == 1
     jobs = _jobs(url)
     assert {job.state for job in jobs} == {State.COMPLETED}
     assert 60 <= len(jobs) <= 60 + _minutes_since(began)
@@ -242,5 +242,5 @@ def _known(url: str) -> list[str]:
 def _wait_for(reached: Callable[[], bool], workers: Workers) -> None:
     deadline = time.monotonic() + 60
     while not reached():
-        assert time.monotonic() < deadline, "\n".join(workers.said(at) for at in range(len(workers.processes)))
+        assert time.monotonic() < deadline, "\n".join(workers.output(at) for at in range(len(workers.processes)))
         time.sleep(0.05)

@@ -78,8 +78,8 @@ def test_a_worker_that_drains_is_alive_and_not_ready(sqlite_workers: Workers, tm
     until_told((0, "ready"), "--ready", STOWHAND_HTTP=f"0.0.0.0:{port}")
     process.send_signal(signal.SIGTERM)
     pages.wait(lambda pages: pages.json("/readyz")[1]["reasons"] == ["it is stopping"])
-    assert pages.ask("/readyz")[0] == 503
-    assert pages.ask("/healthz")[0] == 200
+    assert pages.get("/readyz")[0] == 503
+    assert pages.get("/healthz")[0] == 200
     until_told((1, "not ready: it is stopping"), "--ready", "--http", port)
     gate.touch()
     assert process.wait(60) == 0
@@ -104,14 +104,14 @@ def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_boun
     heard = (manager.hear(0.4).count("WATCHDOG=1") for _ in range(25))  # machines stand still now and then
     assert any(count in range(2, 6) for count in heard), "every half of what was asked"
     add(sqlite_workers.url, "jam", f'{{"gate": "{gate}"}}')
-    pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+    pages.wait(lambda pages: pages.get("/readyz")[0] == 503)
     pages.wait(_is_dead)
     (reason,) = pages.json("/readyz")[1]["reasons"]
     assert re.fullmatch(r"loop: nothing for \d+ s; what runs on it blocks it", reason), "and not: the store is silent"
     manager.wait_for("STATUS=loop: nothing for ")
     assert "WATCHDOG=1" not in manager.hear(0.5), "so it will be killed"
     gate.touch()
-    pages.wait(lambda pages: pages.ask("/healthz")[0] == 200)
+    pages.wait(lambda pages: pages.get("/healthz")[0] == 200)
     manager.wait_for("WATCHDOG=1")
     lag = {name: value for name, value in pages.metrics().items() if name.startswith("stowhand_worker_loop_lag")}
     assert lag['stowhand_worker_loop_lag_seconds_bucket{le="0.5"}'] < lag["stowhand_worker_loop_lag_seconds_count"]
@@ -130,7 +130,7 @@ def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(s
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     supervisor = sqlite_workers.start("--http", "0", "--processes", "2")
     pages = Pages(sqlite_workers)
-    assert pages.ask("/healthz")[0] == 200, "to start is no death"
+    assert pages.get("/healthz")[0] == 200, "to start is no death"
     pages.wait_until_ready()
     said = pages.json("/healthz")[1]
     assert said["loops"].keys() == {"loop", "cron"}
@@ -139,7 +139,7 @@ def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(s
         assert process["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking"}
         assert process["said_seconds_ago"] < 10
     assert any(_is_missed(pages, supervisor) for _ in range(10))
-    assert pages.ask("/healthz")[0] == 200
+    assert pages.get("/healthz")[0] == 200
     pages.wait_until_ready()
 
 
@@ -171,7 +171,7 @@ def test_a_worker_whose_store_refuses_writes_is_alive_and_not_ready(sqlite_worke
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # no file takes anything any more
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     pages.wait(lambda pages: _refuses(pages, "claiming", "heartbeat"))
-    assert pages.ask("/healthz")[0] == 200, "starting anew would not help"
+    assert pages.get("/healthz")[0] == 200, "starting anew would not help"
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     pages.wait_until_ready()
 
@@ -183,11 +183,11 @@ def test_a_worker_that_has_nothing_to_do_is_not_ready_while_nothing_can_be_writt
     pages.wait_until_ready()
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     pages.wait(lambda pages: _refuses(pages, "heartbeat"))
-    assert pages.ask("/healthz")[0] == 200
+    assert pages.get("/healthz")[0] == 200
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     pages.wait_until_ready()
     sqlite_workers.wait_for("The store is back (beat")
-    assert sqlite_workers.said().count("The store is back (beat") == 1
+    assert sqlite_workers.output().count("The store is back (beat") == 1
 
 
 def test_what_the_store_refuses_a_process_and_one_that_has_fallen_silent_are_named() -> None:
@@ -210,7 +210,7 @@ def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers, tmp_pa
     status, said = pages.json("/readyz")
     assert status == 503
     assert said["reasons"][0].startswith("it is starting")
-    assert pages.ask("/healthz")[0] == 200
+    assert pages.get("/healthz")[0] == 200
     gate.touch()
     pages.wait_until_ready()
 
@@ -219,12 +219,12 @@ def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_worke
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     sqlite_workers.start("--http", "0.0.0.0:0", "--once")
     assert sqlite_workers.processes[0].wait(60) == 0
-    assert "shown to anyone who can reach 0.0.0.0:0; there is no password" in sqlite_workers.said()
+    assert "shown to anyone who can reach 0.0.0.0:0; there is no password" in sqlite_workers.output()
     taken = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     port = taken.server_address[1]
     assert sqlite_workers.start("--http", str(port)).wait(60) == 2
-    assert "give another port" in sqlite_workers.said(1)
-    assert "Worker connected" not in sqlite_workers.said(1)
+    assert "give another port" in sqlite_workers.output(1)
+    assert "Worker connected" not in sqlite_workers.output(1)
     threading.Thread(target=taken.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{port}"
     assert health_command.request_health(address, "/healthz") == (False, f"the server at {address} is not a worker")

@@ -38,7 +38,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.service.pages import Pages, samples
-from tests.service.processes import BETWEEN, Workers, with_store
+from tests.service.processes import SIGNAL_SPACING_SECONDS, Workers, with_store
 from tests.support.proxy import Proxy
 
 DONE = "stowhand_worker_jobs_processed_total"
@@ -119,7 +119,7 @@ def test_several_processes_are_counted_together_and_the_dead_do_not_linger(
     pages.wait(lambda pages: len(pages.json("/healthz")[1]["processes"]) == 2)
     process.send_signal(signal.SIGTERM)
     sqlite_workers.wait_for("Stopping; waiting for 1 running job")
-    time.sleep(BETWEEN)
+    time.sleep(SIGNAL_SPACING_SECONDS)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert not folders[0].exists()
@@ -147,8 +147,8 @@ def test_without_the_extra_health_works_and_metrics_say_what_to_install(sqlite_w
     sqlite_workers.start("--http", "0", program=("tests.service.without_metrics",))
     pages = Pages(sqlite_workers)
     pages.wait_until_ready()
-    assert pages.ask("/metrics") == (501, b"metrics need prometheus-client: pip install 'stowhand[metrics]'\n")
-    assert pages.ask("/healthz")[0] == 200
+    assert pages.get("/metrics") == (501, b"metrics need prometheus-client: pip install 'stowhand[metrics]'\n")
+    assert pages.get("/healthz")[0] == 200
 
 
 def test_a_folder_for_metrics_that_is_not_there_is_told_and_what_to_do(
@@ -157,8 +157,8 @@ def test_a_folder_for_metrics_that_is_not_there_is_told_and_what_to_do(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "nowhere"))
     process = sqlite_workers.start("--http", "0")
     assert process.wait(60) == 2
-    assert "make that folder, or unset the variable" in sqlite_workers.said()
-    assert "Traceback" not in sqlite_workers.said()
+    assert "make that folder, or unset the variable" in sqlite_workers.output()
+    assert "Traceback" not in sqlite_workers.output()
 
 
 def test_figures_are_absent_while_the_store_is_away(postgres_url: str, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_figures_are_absent_while_the_store_is_away(postgres_url: str, tmp_path:
             status, said = pages.json("/readyz")
             assert status == 503
             assert said["store_heard_seconds_ago"] > 0
-            assert pages.ask("/healthz")[0] == 200, "starting it anew would not help"
+            assert pages.get("/healthz")[0] == 200, "starting it anew would not help"
         finally:
             started.destroy()
 

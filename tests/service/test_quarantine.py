@@ -42,7 +42,7 @@ def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
     url = sqlite_workers.url
     job_id = enqueue_suspect(url, NewJob(task="innocent", max_resets=2))
     process = sqlite_workers.start("--app", "tests.service.fickle_work:app", "--log-level", "debug")
-    sqlite_workers.wait_for("The process for suspects could not begin: SystemExit: not now")
+    sqlite_workers.wait_for("The process for suspects could not start: SystemExit: not now")
     sqlite_workers.wait_for("its child process could not begin")
     unloadable.unlink()
     sqlite_workers.wait_for(f"Completed task {job_id} (innocent)")
@@ -50,7 +50,7 @@ def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
     assert process.wait(60) == 0
     job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.COMPLETED, 1), "with two resets of two a death would have failed it"
-    assert "Fatal Python error" not in sqlite_workers.said()
+    assert "Fatal Python error" not in sqlite_workers.output()
 
 
 def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was(
@@ -62,7 +62,7 @@ def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was
     assert process.wait(60) == 0
     job = job_of(sqlite_workers.url, job_id)
     assert (job.state, job.attempts) == (State.FAILED, 1)
-    assert "could not begin" not in sqlite_workers.said()
+    assert "could not begin" not in sqlite_workers.output()
 
 
 def test_suspects_share_a_child_until_one_kills_it_and_that_costs_the_others_nothing(sqlite_workers: Workers) -> None:
@@ -75,7 +75,7 @@ def test_suspects_share_a_child_until_one_kills_it_and_that_costs_the_others_not
     jobs = [job_of(url, job_id) for job_id in (*before, *after)]
     assert {(job.state, job.attempts) for job in jobs} == {(State.COMPLETED, 1)}
     assert job_of(url, killer).last_error == "its worker died 3 times while running it"
-    assert "Reset task" not in sqlite_workers.said(), "nothing else was reset"
+    assert "Reset task" not in sqlite_workers.output(), "nothing else was reset"
     pids = [job.result["pid"] for job in jobs]
     assert len(set(pids[:3])) == len(set(pids[3:])) == 1
     assert len({process.pid, *pids}) == 3

@@ -112,7 +112,7 @@ def test_a_worker_ends_at_the_start_with_what_could_not_be_opened(
     (job_id,) = enqueue(sqlite_workers.url, NewJob(task="judge"))
     process = sqlite_workers.start(*APP, "--processes", processes)
     assert process.wait(60) == 1
-    assert "error: resource open_model could not be opened: ConnectionError: no model" in sqlite_workers.said()
+    assert "error: resource open_model could not be opened: ConnectionError: no model" in sqlite_workers.output()
     job = job_of(sqlite_workers.url, job_id)
     assert (job.state, job.attempts) == (State.QUEUED, 0)
     assert "worker closes client" in place.said

@@ -23,7 +23,7 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     process = sqlite_workers.start("--processes", processes, "--log-level", "debug")
     manager.wait_for("READY=1")
-    assert "Worker connected" in sqlite_workers.said()
+    assert "Worker connected" in sqlite_workers.output()
     sqlite_workers.wait_for("Started task")
     manager.wait_for("STATUS=working")
     process.send_signal(signal.SIGTERM)

@@ -24,7 +24,15 @@ from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
 from stowhand.worker.host import Timings
 from tests.conftest import Run
-from tests.service.processes import BETWEEN, COUNTING, QUICK, Workers, enqueue_suspect, signal_until, with_store
+from tests.service.processes import (
+    COUNTING_PROGRAM,
+    QUICK,
+    SIGNAL_SPACING_SECONDS,
+    Workers,
+    enqueue_suspect,
+    signal_until,
+    with_store,
+)
 
 PATIENT = replace(QUICK, exited=120.0)
 
@@ -48,13 +56,13 @@ def test_two_signals_that_come_close_together_count_once(
     workers.wait_for("Stopping; waiting for 1 running job")
     gate.touch()
     assert process.wait(60) == 0
-    assert "Stopping now" not in workers.said()
+    assert "Stopping now" not in workers.output()
     assert _job(url, job_id).state is State.COMPLETED, "it had its grace"
 
 
 def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: str, workers: Workers) -> None:
     job_id = _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}', max_attempts=1))
-    process = workers.start("--log-level", "debug", program=COUNTING, timings=PATIENT)
+    process = workers.start("--log-level", "debug", program=COUNTING_PROGRAM, timings=PATIENT)
     workers.wait_for("Started task")
     _signal_three_times(process, workers)
     job = _job(url, job_id)
@@ -63,7 +71,7 @@ def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: 
 
 def test_a_third_signal_ends_a_process_whose_loop_is_blocked(url: str, workers: Workers) -> None:
     job_id = _enqueue(url, NewJob(task="blocker", payload='{"seconds": 120}'))
-    process = workers.start("--log-level", "debug", program=COUNTING, timings=PATIENT)
+    process = workers.start("--log-level", "debug", program=COUNTING_PROGRAM, timings=PATIENT)
     workers.wait_for("Started task")
     _signal_three_times(process, workers)
     assert _job(url, job_id).state is State.QUEUED
@@ -71,13 +79,13 @@ def test_a_third_signal_ends_a_process_whose_loop_is_blocked(url: str, workers: 
 
 def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Workers) -> None:
     _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}'))
-    process = workers.start("--log-level", "debug", "--processes", "2", program=COUNTING, timings=PATIENT)
+    process = workers.start("--log-level", "debug", "--processes", "2", program=COUNTING_PROGRAM, timings=PATIENT)
     workers.wait_for("Started task")
     children = psutil.Process(process.pid).children(recursive=True)
     _signal_three_times(process, workers)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
-    assert "was killed by SIGKILL" in workers.said(), "nobody was waited for"
+    assert "was killed by SIGKILL" in workers.output(), "nobody was waited for"
 
 
 def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url: str) -> None:
@@ -170,10 +178,10 @@ async def _until(reached: Callable[[], bool]) -> None:
 
 def _signal_three_times(process: subprocess.Popen[bytes], workers: Workers) -> None:
     """To a patient program: it leaves because of the third, or not for minutes."""
-    signal_until(process, signal.SIGTERM, lambda: "request 1" in workers.said())
-    time.sleep(BETWEEN)
-    signal_until(process, signal.SIGINT, lambda: "request 2" in workers.said())
-    time.sleep(BETWEEN)
+    signal_until(process, signal.SIGTERM, lambda: "request 1" in workers.output())
+    time.sleep(SIGNAL_SPACING_SECONDS)
+    signal_until(process, signal.SIGINT, lambda: "request 2" in workers.output())
+    time.sleep(SIGNAL_SPACING_SECONDS)
     signal_until(process, signal.SIGTERM, lambda: process.poll() is not None)
     assert process.returncode == exit_codes.FAILURE
 
@@ -206,8 +214,8 @@ def _read_pid(file: Path) -> int:
 def test_quit_stops_a_worker_as_term_does_and_usr1_prints_its_stacks(sqlite_workers: Workers) -> None:
     process = sqlite_workers.start()
     sqlite_workers.wait_for("Worker connected")
-    signal_until(process, signal.SIGUSR1, lambda: "most recent call first" in sqlite_workers.said())
+    signal_until(process, signal.SIGUSR1, lambda: "most recent call first" in sqlite_workers.output())
     assert process.poll() is None
     process.send_signal(signal.SIGQUIT)
     assert process.wait(60) == 0
-    assert "Stopped" in sqlite_workers.said()
+    assert "Stopped" in sqlite_workers.output()

@@ -30,7 +30,7 @@ from stowhand.service.supervisor import ChildOrder, Supervisor
 from stowhand.tasks.executable import KILL_DELAY_SECONDS
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 from tests.conftest import Run
-from tests.service.processes import COUNTING, Workers, add, job_of, left_within, signal_until, with_store
+from tests.service.processes import COUNTING_PROGRAM, Workers, add, exit_code_within, job_of, signal_until, with_store
 from tests.support.proxy import Proxy
 
 LINGERING = ("tests.service.lingering",)
@@ -56,11 +56,11 @@ def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path
     workers = Workers(url, tmp_path)
     job_id = add(url, "blocker", '{"seconds": 120}')
     giving = replace(HASTY, give_back=60.0)
-    started = workers.start("--log-level", "debug", "--grace", "0", program=COUNTING, timings=giving)
+    started = workers.start("--log-level", "debug", "--grace", "0", program=COUNTING_PROGRAM, timings=giving)
     try:
         workers.wait_for("Started task")
-        signal_until(started, signal.SIGTERM, lambda: "request 1" in workers.said())
-        assert left_within(started, HASTY.exited + SLACK) == exit_codes.FAILURE
+        signal_until(started, signal.SIGTERM, lambda: "request 1" in workers.output())
+        assert exit_code_within(started, HASTY.exited + SLACK) == exit_codes.FAILURE
     finally:
         workers.destroy()
     job = job_of(url, job_id)
@@ -79,11 +79,11 @@ def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(post
                 proxy.silence_next_request(role)
             started.send_signal(signal.SIGTERM)
             gate.touch()
-            code = left_within(started, HASTY.exited + SLACK)
+            code = exit_code_within(started, HASTY.exited + SLACK)
             assert code == exit_codes.FAILURE, "the driver's own patience is five seconds"
         finally:
             workers.destroy()
-    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.said(), workers.said()
+    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.output(), workers.output()
 
 
 def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from tests.service.processes import QUICK, Workers, add, left_within, with_store
+from tests.service.processes import QUICK, Workers, add, exit_code_within, with_store
 from tests.support.proxy import Proxy
 
 MOMENTS = (0.0, 0.25, 0.4, 0.55, 0.7, 0.9, 1.2)
@@ -48,7 +48,7 @@ def test_a_signal_at_any_moment_ends_a_worker_in_time_and_leaves_nothing_in_proc
         _sleep_until(moment)
         process.send_signal(signal.SIGTERM)
     for number, (_, process) in enumerate(started):
-        assert left_within(process, GRACE + 5) in BY_ITSELF, workers.said(number)
+        assert exit_code_within(process, GRACE + 5) in BY_ITSELF, workers.output(number)
     jobs = _jobs(url)
     assert len(jobs) == 2000
     assert {job.state for job in jobs} <= {State.QUEUED, State.COMPLETED}
@@ -61,10 +61,10 @@ def test_twenty_signals_in_a_row_end_a_worker_and_spend_nothing(url: str, worker
     workers.wait_for("Started task")
     began = time.monotonic()
     while process.poll() is None:
-        assert time.monotonic() - began < 60, workers.said()
+        assert time.monotonic() - began < 60, workers.output()
         process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
-    assert process.wait() in (0, 1), workers.said()
+    assert process.wait() in (0, 1), workers.output()
     (job,) = _jobs(url)
     assert (job.id, job.state, job.attempts, job.resets) == (job_id, State.QUEUED, 0, 0)
 
@@ -81,9 +81,9 @@ def test_a_database_that_is_gone_while_a_worker_stops_holds_it_up_for_seconds_on
     try:
         gate.touch()  # it ends, and nobody can be told
         process.send_signal(signal.SIGTERM)
-        assert left_within(process, 1 + 5 + 2) == 1, workers.said()
+        assert exit_code_within(process, 1 + 5 + 2) == 1, workers.output()
     finally:
         workers.destroy()
-    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.said(), workers.said()
+    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.output(), workers.output()
     (job,) = _jobs(postgres_url)
     assert job.state is State.PROCESSING, "nobody could tell the database; its lease ends by itself"

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from stowhand.jobs.job import State
-from tests.service.processes import BETWEEN, QUICK, Workers, add, job_of
+from tests.service.processes import QUICK, SIGNAL_SPACING_SECONDS, Workers, add, job_of
 
 SHORT_END = replace(QUICK, last_pause=0.5, last_calls=0.2)
 
@@ -33,7 +33,7 @@ def test_the_second_signal_hands_a_running_job_back_unspent_at_once(url: str, wo
     workers.wait_for("Started task")
     process.send_signal(signal.SIGINT)
     workers.wait_for("Stopping; waiting for 1 running job")
-    time.sleep(BETWEEN)
+    time.sleep(SIGNAL_SPACING_SECONDS)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
     job = job_of(url, job_id)
@@ -63,7 +63,7 @@ def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, wo
     job_id = add(url, "blocker", '{"seconds": 1.5}')
     process = workers.start("--lease", "1", "--once", timings=replace(QUICK, blocked_after=0.2))
     assert process.wait(60) == 0
-    said = workers.said()
+    said = workers.output()
     assert "blocker" in said
     assert "time.sleep" in said, "the stack says where"
     job = job_of(url, job_id)
@@ -79,7 +79,7 @@ def test_a_signal_makes_a_worker_quiet_and_again_it_takes_jobs(sqlite_workers: W
     job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
     process.send_signal(signal.SIGUSR2)
     sqlite_workers.wait_for("Completed task")
-    said = sqlite_workers.said()
+    said = sqlite_workers.output()
     assert said.index("Claiming jobs again") < said.index("Completed task")
     assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
     process.send_signal(signal.SIGTERM)

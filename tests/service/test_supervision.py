@@ -1,4 +1,4 @@
-"""Processes under a supervisor: the dead are replaced, their jobs come back, a killer is found and ends as failed."""
+"""Processes under a supervisor: dead ones are replaced, their jobs are reset, and a job that kills them fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORKED_OR_NOT = pytest.mark.parametrize(
     ],
     indirect=["url"],
 )
-"""Most tests fork what is started; new interpreters prove its arguments, descriptors and environment."""
+"""Most tests fork the processes. New interpreters prove their arguments, descriptors and environment."""
 
 
 @pytest.mark.timeout(180)
@@ -72,12 +72,10 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     assert counts[State.COMPLETED] == 1
     replacements = _wait_for_children(process, 2, others_than=(one, another))
     enrolled = with_store(url, lambda store: store.inspect.workers())
-    assert {row.description.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
-        "nobody waits for the slots of the dead"
-    )
+    assert {row.description.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), "dead workers are not listed"
     job = with_store(url, lambda store: store.jobs.get(job_id))
     assert isinstance(job, Job)
-    assert (job.attempts, job.resets) == (1, 0), "the attempt of the dead is given back, and completing clears resets"
+    assert (job.attempts, job.resets) == (1, 0), "a reset uses no attempt, and completion clears the resets"
     process.terminate()
     assert process.wait(60) == 0
     assert not [child for child in replacements if child.is_running()]
@@ -99,11 +97,11 @@ def test_children_end_when_their_supervisor_is_killed(workers: Workers, fork: bo
 def test_a_mistake_in_the_settings_is_said_once_and_ends_everything(tmp_path: object, workers: Workers) -> None:
     process = workers.start("--processes", "2", "--app", "tests.service.work:nothing")
     assert process.wait(60) == 2
-    assert workers.said().count("error:") == 1
+    assert workers.output().count("error:") == 1
 
 
 def _are_new_interpreters(process: subprocess.Popen[bytes], *children: psutil.Process) -> None:
-    """A forked one has the command line, and the first environment, of the process that forks."""
+    """Check the command line: a forked child would have that of the process that forked it."""
     for child in children:
         assert child.cmdline() == [sys.executable, "-m", "stowhand.service.child"]
         assert child.environ().items() >= psutil.Process(process.pid).environ().items()
@@ -116,7 +114,7 @@ def _wait_for_holder(url: str, job_id: int) -> str:
         if job is not None and job.worker:
             return job.worker
         time.sleep(0.05)
-    raise AssertionError("nobody took it")
+    raise AssertionError("no worker has claimed it")
 
 
 def _wait_for_children(
@@ -128,11 +126,11 @@ def _wait_for_children(
         if len(children) == count and not set(children) & set(others_than):
             return children
         time.sleep(0.05)
-    raise AssertionError("the children never came")
+    raise AssertionError("the children did not start")
 
 
 def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leaves(tmp_path: Path) -> None:
-    """As codes of ours these would say: drained, a mistake in the settings, no schema that fits."""
+    """These are exit codes of the worker: drained, wrong settings, unsuitable schema."""
     url, workers = f"sqlite:///{tmp_path}/queue.db", Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
     leavers = [NewJob(task="leaver", payload=f'{{"code": {code}}}', max_resets=0) for code in (0, 2, 4)]
 
@@ -157,17 +155,19 @@ def _add_two_hung_threads(url: str, gate: Path) -> None:
 def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
     sqlite_workers: Workers, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    add(sqlite_workers.url, "gated", f'{{"gate": "{gate}"}}')
-    _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
+    gate, start_file = tmp_path / "gate", tmp_path / "started"
+    add(sqlite_workers.url, "gated", f'{{"gate": "{gate}", "file": "{start_file}"}}')
     process = sqlite_workers.start("-j", "2", "--http", "0", "--grace", "300")
     pages = Pages(sqlite_workers)
+    # The process exits as soon as two threads are hung and no other job runs. So this job must run before them.
+    _wait_for_files([start_file])
+    _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
     reason = "threads: 2 outlived their timeouts and still run, as many as jobs may run at once"
     pages.wait(lambda pages: reason in pages.json("/readyz")[1].get("reasons", ()))
-    assert "stowhand_worker_abandoned_threads 2.0" in pages.ask("/metrics")[1].decode()
+    assert "stowhand_worker_abandoned_threads 2.0" in pages.get("/metrics")[1].decode()
     gate.touch()
     assert process.wait(60) == 5
-    assert "Stopped" in sqlite_workers.said()
+    assert "Stopped" in sqlite_workers.output()
 
 
 def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
@@ -182,7 +182,7 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
     sqlite_workers.wait_for(f"Completed task {innocent}")
     process.terminate()
     assert process.wait(60) == 0
-    said = sqlite_workers.said()
+    said = sqlite_workers.output()
     assert "its thread cannot be stopped" not in said
     assert [job_of(sqlite_workers.url, job_id).state for job_id in ids] == [State.COMPLETED] * 2
 
@@ -190,7 +190,7 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
 def _wait_for_files(files: Sequence[Path]) -> None:
     deadline = time.monotonic() + 60
     while not all(file.exists() for file in files):
-        assert time.monotonic() < deadline, "they never began"
+        assert time.monotonic() < deadline, "they did not start"
         time.sleep(0.02)
 
 
@@ -205,10 +205,10 @@ def test_a_child_whose_threads_are_used_up_is_replaced(sqlite_workers: Workers, 
 
 
 def _pids_of(url: str, jobs: int) -> list[int]:
-    """Where so many jobs ran, in order."""
+    """Return the ids of the processes that ran the jobs, in order."""
     wait_until_done(url, 60)
-    found = with_store(url, lambda store: store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=jobs)))
-    return [job.result["pid"] for job in sorted(found, key=lambda job: job.id)]
+    completed = with_store(url, lambda store: store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=jobs)))
+    return [job.result["pid"] for job in sorted(completed, key=lambda job: job.id)]
 
 
 @pytest.mark.parametrize(("limit", "name"), [("--max-jobs=2", "max_jobs"), ("--max-memory=16MiB", "max_memory")])
@@ -227,7 +227,7 @@ def test_a_process_that_has_reached_its_limit_ends_well_and_another_takes_its_pl
     pages.wait_until_ready()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    said = sqlite_workers.said()
+    said = sqlite_workers.output()
     assert "exited unexpectedly" not in said
     assert f"Claiming nothing new: {name}" in said
 
@@ -254,7 +254,7 @@ def test_a_process_whose_loop_is_blocked_too_long_exits_at_once_and_only_the_blo
     jam_id = _add_a_jam(url, tmp_path)
     process = workers.start("-j", "2", "--lease", "1", "--timeout", "2s", "--grace", "300")
     assert process.wait(60) == 1
-    assert "the worker counts as hung" in workers.said()
+    assert "the worker counts as hung" in workers.output()
     jam, other = job_of(url, jam_id), job_of(url, innocent_id)
     assert (jam.state, "its worker died" in (jam.last_error or "")) == (State.FAILED, True)
     assert (other.state, other.attempts, other.resets) == (State.QUEUED, 0, 0)

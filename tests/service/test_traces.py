@@ -57,14 +57,14 @@ def test_spans_are_linked_across_processes_and_every_line_says_its_trace(
     url: str, workers: Workers, spans: Spans, written: Path
 ) -> None:
     enqueue(url, spans)
-    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.said()
+    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.output()
     found = spans_in(written)
     (first,), (enqueued,), (second,) = found["run first"], found["enqueue second"], found["run second"]
     assert [ids_in(link["context"]) for link in first["links"]] == [ids_of(spans.one("enqueue first"))]
     assert (first["parent_id"], first["attributes"]["stowhand.outcome"]) == (None, "ok")
     assert enqueued["parent_id"] == first["context"]["span_id"]
     assert [link["context"]["span_id"] for link in second["links"]] == [enqueued["context"]["span_id"]]
-    lines = [json.loads(line) for line in workers.said().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in workers.output().splitlines() if line.startswith("{")]
     theirs = [line for line in lines if line.get("job_id") == 1]
     assert {line["message"].partition(" (")[0] for line in theirs} >= {
         "by its logger",
@@ -88,12 +88,12 @@ def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, s
         await make_suspect(store)
 
     with_store(workers.url, enqueue_suspect)
-    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.said()
+    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.output()
     found = spans_in(written)
     (first,), (enqueued,) = found["run first"], found["enqueue second"]
     assert enqueued["parent_id"] == first["context"]["span_id"]
     assert [link["context"]["span_id"] for link in found["run second"][0]["links"]] == [enqueued["context"]["span_id"]]
-    lines = [json.loads(line) for line in workers.said().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in workers.output().splitlines() if line.startswith("{")]
     theirs = {line["message"]: line for line in lines if line["message"].startswith("by ")}
     assert len(theirs) == 2
     for line in theirs.values():
@@ -107,11 +107,11 @@ def test_several_processes_trace_and_text_bears_the_trace_on_request(
     for _ in range(4):
         enqueue(url, spans)
     process = workers.start(*TASKS, "--otel", "--once", "--log-format", "traced", "--processes", "2")
-    assert process.wait(60) == 0, workers.said()
+    assert process.wait(60) == 0, workers.output()
     found = spans_in(written)["run first"]
     linked = {ids_in(link["context"]) for span in found for link in span["links"]}
     assert linked == {ids_of(span) for span in spans.named("enqueue first")}
-    completed = [line for line in workers.said().splitlines() if "Completed task" in line and "(first)" in line]
+    completed = [line for line in workers.output().splitlines() if "Completed task" in line and "(first)" in line]
     assert len(completed) == 4
     traces = {span["context"]["trace_id"].removeprefix("0x") for span in found}
     assert {line.rpartition("trace_id=")[2].rstrip(")") for line in completed} == traces
@@ -122,9 +122,9 @@ def test_without_the_switch_a_carried_context_is_left_alone(
     url: str, workers: Workers, spans: Spans, written: Path
 ) -> None:
     enqueue(url, spans)
-    assert workers.start("--app", "tests.service.traced_work:app", "--once").wait(60) == 0, workers.said()
+    assert workers.start("--app", "tests.service.traced_work:app", "--once").wait(60) == 0, workers.output()
     assert not written.exists() or not spans_in(written)
-    assert "Completed task 1 (first) with success" in workers.said()
+    assert "Completed task 1 (first) with success" in workers.output()
 
 
 def test_in_the_callers_transaction_the_context_goes_along(run: Run, url: str, spans: Spans) -> None:

@@ -72,7 +72,7 @@ class Watching(Workers):
 
     def results(self) -> list[str]:
         """What the tasks have said so far."""
-        return [line.split("SAID ")[1] for line in self.said().splitlines() if "SAID " in line]
+        return [line.split("SAID ")[1] for line in self.output().splitlines() if "SAID " in line]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_what_is_added_is_claimed_and_what_is_removed_waits(workers: Watching) -
     workers.wait_for("SAID added")
     workers.add("goes", "stays")
     workers.wait_for("SAID stays")
-    assert "SAID goes" not in workers.said()
+    assert "SAID goes" not in workers.output()
     workers.write("goes.py", saying("back"))
     workers.wait_for("SAID back")
     wait_until_done(workers.url, 10)
@@ -173,8 +173,8 @@ def test_every_process_of_a_supervisor_reloads_and_the_crontab_is_read_again(wor
 
 def _wait_for_twice(workers: Watching, words: str) -> None:
     deadline = time.monotonic() + 60
-    while workers.said().count(words) < 2:
-        assert time.monotonic() < deadline, workers.said()
+    while workers.output().count(words) < 2:
+        assert time.monotonic() < deadline, workers.output()
         time.sleep(0.02)
 
 
@@ -433,6 +433,6 @@ def test_the_first_resource_of_a_worker_needs_a_start(tmp_path: Path) -> None:
     reloader._events.on(TasksReloaded, said.append)
     (tmp_path / "a.py").write_text(SHARING.format(words="one", opening=""))
     asyncio.run(reloader.reload())
-    assert "words is the first resource of this worker: start it anew" in (said[0].problem or "")
+    assert "words is the first resource of this worker; restart the worker" in (said[0].problem or "")
     assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "as before"
     reloader._handler.close()

@@ -27,7 +27,7 @@ from stowhand.events import Events
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.children import ORDERLY_EXIT_OFFSET, UNOPENED
+from stowhand.service.children import ORDERLY_EXIT_OFFSET, UNOPENED_CODE
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import report_of, write_report
 from stowhand.service.process import EXIT_CALLBACKS, Stopper, export_last_spans, hard_exit, run_process
@@ -52,7 +52,7 @@ def main() -> None:
         code = run_process(settings, name=order.name, control=partial(_listen, supervisor_lost), observer=observer)
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
-        code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
+        code = UNOPENED_CODE if isinstance(error, ResourceUnavailable) else exit_code(error)
     hard_exit(export_last_spans(ORDERLY_EXIT_OFFSET + code))
 
 

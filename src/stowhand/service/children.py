@@ -34,15 +34,23 @@ SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHE
 recover, so a child that replaces a dead one is started again."""
 
 # Exit codes between a child and its supervisor:
-HUNG = 7
+HUNG_CODE = 7
 """A handler blocked its event loop for too long."""
-RENEWED = 8
+RENEWED_CODE = 8
 """The worker reached one of its limits. Another process replaces it at once."""
-UNOPENED = 9
+UNOPENED_CODE = 9
 """A resource of its tasks could not be opened. At the start, all children end."""
 ORDERLY_EXIT_OFFSET = 200
 """Offset of the exit codes of orderly ends. Any other code means that a handler ended the child (``os._exit``)."""
-_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, exit_codes.REPLACE, HUNG, RENEWED, UNOPENED)
+_CHILD_CODES = (
+    exit_codes.OK,
+    exit_codes.FAILURE,
+    *SETTLED_CODES,
+    exit_codes.REPLACE,
+    HUNG_CODE,
+    RENEWED_CODE,
+    UNOPENED_CODE,
+)
 ORDERLY_EXIT_CODES = {ORDERLY_EXIT_OFFSET + code: code for code in _CHILD_CODES}
 
 

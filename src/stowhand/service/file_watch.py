@@ -1,6 +1,6 @@
 """Watched files: they are polled, and changes are reported.
 
-No system interface reports every change (a folder that is moved away and made anew, network file systems).
+No system interface reports every change: a folder may be moved away and created again, or be on a network file system.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 class HealthReporter(ProcessObserver):
     """Reporter of one ``stowhand worker``. The HTTP server's threads call it, and a thread of its own."""
 
-    def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, notifier: Notifier | None, clock: Clock | None = None) -> None:
         self._settings = settings
-        self._notifier = manager
+        self._notifier = notifier
         self._clock = clock or SystemClock()
         self._timings = settings.timings
         self._max_ages = max_loop_ages(settings.worker, settings.timings)
@@ -188,8 +188,8 @@ class HealthReporter(ProcessObserver):
             self._probe.heard,
             *(process.report.heard for process in self._processes() if process.report is not None),
         ]
-        known = [time for time in times if time is not None]
-        return round(self._clock.monotonic() - max(known), 1) if known else None
+        answer_times = [time for time in times if time is not None]
+        return round(self._clock.monotonic() - max(answer_times), 1) if answer_times else None
 
     # -- pages -----------------------------------------------------------------------------------
 
@@ -224,17 +224,17 @@ class HealthReporter(ProcessObserver):
             self._notifier.send(watchdog=1)
         return interval if self._notifier.watchdog is None else min(interval, self._notifier.watchdog / 2)
 
-    def _notify(self, manager: Notifier) -> None:
+    def _notify(self, notifier: Notifier) -> None:
         problems = self.problems()
         if not self._has_sent_ready and not starting_reasons(self._processes()):
             self._has_sent_ready = True
-            manager.send(ready=1)
+            notifier.send(ready=1)
         status = "; ".join(problems) or ("working" if self._has_sent_ready else "starting")
         if status != self._status:
             self._status = status
-            manager.send(status=status)
-        if manager.watchdog is not None and not problems:
-            manager.send(watchdog=1)
+            notifier.send(status=status)
+        if notifier.watchdog is not None and not problems:
+            notifier.send(watchdog=1)
 
     def _make_folder(self) -> None:
         folder = self.folder = Path(tempfile.mkdtemp(prefix="stowhand-"))

@@ -40,7 +40,7 @@ from stowhand.observe.traces import Traces
 from stowhand.protocols.handler import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.children import HUNG, LAST_WRITE_SECONDS, ORDERLY_EXIT_OFFSET, RENEWED
+from stowhand.service.children import HUNG_CODE, LAST_WRITE_SECONDS, ORDERLY_EXIT_OFFSET, RENEWED_CODE
 from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring_items import RecurringItems
@@ -61,7 +61,7 @@ GC_THRESHOLD = 10_000
 """Objects allocated and not freed before the garbage collector runs; Python's default is 700."""
 EXIT_CALLBACKS: list[Callable[[], object]] = []
 """Called by ``hard_exit``. They are quick and raise nothing."""
-_TRACES: list[Traces] = []
+_ACTIVE_TRACES: list[Traces] = []
 """Traces whose last spans are exported at the end."""
 
 
@@ -136,7 +136,7 @@ class Stopper:
             kill_programs()
             others = [lease for lease in self._worker.controls.held() if lease != blocking]
             _run_within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE_SECONDS)
-            hard_exit(self._supervised_code(HUNG) if self._is_supervised else exit_codes.FAILURE)
+            hard_exit(self._supervised_code(HUNG_CODE) if self._is_supervised else exit_codes.FAILURE)
 
         threading.Thread(target=release_and_exit, name="stowhand hang", daemon=True).start()
 
@@ -166,7 +166,7 @@ class Stopper:
         if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
         elif code == exit_codes.OK and self._is_supervised and self._worker.controls.renewal_reason() is not None:
-            code = RENEWED
+            code = RENEWED_CODE
         self.code = self._supervised_code(code)
         return code
 
@@ -294,8 +294,8 @@ async def _run(
 
 def export_spans_at_exit(traces: Traces | None) -> None:
     """Export the last spans when the process ends, in order or by ``hard_exit``."""
-    if traces is not None and traces not in _TRACES:
-        _TRACES.append(traces)
+    if traces is not None and traces not in _ACTIVE_TRACES:
+        _ACTIVE_TRACES.append(traces)
 
 
 def export_last_spans(code: int) -> int:
@@ -303,9 +303,9 @@ def export_last_spans(code: int) -> int:
 
     If the export takes too long, the process exits here. The provider's exit handler would wait for half a minute.
     """
-    if [traces for traces in _TRACES if not traces.flush(SPAN_EXPORT_SECONDS)]:
-        core_logger().warning(f"The last spans were not handed over within {SPAN_EXPORT_SECONDS:g} s")
-        _TRACES.clear()
+    if [traces for traces in _ACTIVE_TRACES if not traces.flush(SPAN_EXPORT_SECONDS)]:
+        core_logger().warning(f"The last spans were not exported within {SPAN_EXPORT_SECONDS:g} s")
+        _ACTIVE_TRACES.clear()
         hard_exit(code)
     return code
 
@@ -314,7 +314,7 @@ def hard_exit(code: int) -> None:
     """End the process now, without exit handlers and without joining threads that may never end."""
     try:
         kill_programs()
-        for callback in (*EXIT_CALLBACKS, *(traces.leave for traces in _TRACES)):
+        for callback in (*EXIT_CALLBACKS, *(traces.leave for traces in _ACTIVE_TRACES)):
             callback()
         for stream in (sys.stdout, sys.stderr):
             _run_within(stream.flush, FLUSH_TIMEOUT_SECONDS)  # the reader may no longer read
@@ -338,7 +338,7 @@ def release_and_exit(
     ``finished_code`` returns the exit code of finished work (the worker then holds no jobs), otherwise ``None``.
     """
     if (code := finished_code()) is not None:
-        _TRACES.clear()  # their export has started or finished
+        _ACTIVE_TRACES.clear()  # their export has started or finished
         hard_exit(code)
     kill_programs()
     _run_within(worker.controls.give_up, FLUSH_TIMEOUT_SECONDS)

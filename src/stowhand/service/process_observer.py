@@ -45,14 +45,14 @@ class ProcessObserver:
 @contextmanager
 def observe_process(settings: WorkerSettings) -> Iterator[ProcessObserver]:
     """Observe a process while its worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
-    manager = notifier(os.environ)
-    if settings.http is None and manager is None:
+    service_notifier = notifier(os.environ)
+    if settings.http is None and service_notifier is None:
         yield ProcessObserver()
         return
     from stowhand.service.health_reporter import HealthReporter
 
     with ExitStack() as stack:
-        health_reporter = HealthReporter(settings, manager)
+        health_reporter = HealthReporter(settings, service_notifier)
         stack.callback(health_reporter.close)
         health_reporter.open()
         yield health_reporter

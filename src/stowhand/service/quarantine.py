@@ -153,7 +153,7 @@ class Quarantine:
         if reply.line is None:
             if not reply.has_started:
                 await self._clock.sleep(self._pause)  # the job may be claimed again at once
-                raise ChildUnable(f"the child process ended with {child.code} before it had begun the job")
+                raise ChildUnable(f"the child process ended with {child.code} before it started the job")
             raise ChildCrashed(f"the child process ended with {child.code} and no answer")
         answer = msgspec.json.decode(reply.line, type=ChildAnswer)
         if answer.kind == "unable":

@@ -95,7 +95,7 @@ class _JobRunner:
         if self._has_started:
             return
         reason = summary_line(describe(error))
-        core_logger().error(f"The process for suspects could not begin: {reason}")
+        core_logger().error(f"The process for suspects could not start: {reason}")
         self._pipe.answer(ChildAnswer("unable", reason))
 
     async def _attempt(

@@ -96,7 +96,7 @@ class Reloader:
         if not needed:
             return
         if self._handler.resources is None:
-            raise ConfigurationError(f"{needed[0].name} is the first resource of this worker: start it anew")
+            raise ConfigurationError(f"{needed[0].name} is the first resource of this worker; restart the worker")
         await self._handler.resources.open_all(needed, lambda error: None)
 
     def _forget_old_loads(self, load: int) -> None:
@@ -111,7 +111,7 @@ def _folder(settings: WorkerSettings) -> Path:
 
 
 def _forget_helpers(root: Path) -> None:
-    """Remove the folder's modules that its tasks import by name, so that they are imported anew."""
+    """Remove the folder's modules that its tasks import by name, so that they are imported again."""
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

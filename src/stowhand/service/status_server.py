@@ -21,8 +21,8 @@ from stowhand.observe.job_logger import core_logger
 
 IDLE_TIMEOUT_SECONDS = 10.0
 """Seconds for which a connection may send or receive nothing."""
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+JSON_TYPE = "application/json"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -30,13 +30,13 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
-    content_type: str = TEXT
+    content_type: str = TEXT_TYPE
 
 
 def health_answer(good_status: str, bad_status: str, reasons: Sequence[str], **more: object) -> Answer:
     """Return a health page: ``good_status`` if there are no reasons, otherwise ``bad_status`` and code 503."""
     page = {"status": bad_status if reasons else good_status, "reasons": reasons, **more}
-    return Answer(503 if reasons else 200, msgspec.json.encode(page) + b"\n", JSON)
+    return Answer(503 if reasons else 200, msgspec.json.encode(page) + b"\n", JSON_TYPE)
 
 
 Pages = Mapping[str, Callable[[], Answer]]
@@ -93,13 +93,13 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page = self.server.pages.get(self.path.partition("?")[0])
         if page is None:
-            self._send(Answer(404, f"there are {', '.join(self.server.pages)}\n".encode()))
+            self._send(Answer(404, f"unknown page; there are {', '.join(self.server.pages)}\n".encode()))
             return
         try:
             answer = page()
         except Exception as error:  # noqa: BLE001 - boundary: logged here; the next request may be answered
             core_logger().error(f"{self.path} could not be answered: {type(error).__name__}: {error}")
-            answer = Answer(500, b"this is a bug; the log says more\n")
+            answer = Answer(500, b"internal error; see the log\n")
         self._send(answer)
 
     def do_HEAD(self) -> None:

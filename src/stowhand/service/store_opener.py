@@ -37,6 +37,6 @@ async def attempts_difference(store: QueueStore, settings: StoreSettings) -> str
     if schema_attempts == own_attempts:
         return None
     return (
-        f"{own_attempts} for a job that is enqueued with these settings, {schema_attempts} for one that SQL adds, or"
-        f" a program without them; for all: stowhand migrate --default-attempts {own_attempts}"
+        f"{own_attempts} for a job that is enqueued with these settings, {schema_attempts} for one that SQL adds, or a"
+        f" program without these settings; to change it for all: stowhand migrate --default-attempts {own_attempts}"
     )

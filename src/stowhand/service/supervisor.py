@@ -21,11 +21,11 @@ from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
 from stowhand.service.children import (
-    HUNG,
+    HUNG_CODE,
     ORDERLY_EXIT_CODES,
-    RENEWED,
+    RENEWED_CODE,
     SETTLED_CODES,
-    UNOPENED,
+    UNOPENED_CODE,
     Child,
     Children,
     NextStep,
@@ -101,7 +101,7 @@ class Supervisor:
         assert slot.child is not None
         name, pid = self._names[slot.number], slot.child.pid
         code = ORDERLY_EXIT_CODES.get(exit_status, exit_codes.FAILURE)
-        if code == RENEWED:
+        if code == RENEWED_CODE:
             self._events.emit(ChildRenewed(name, pid))
             return NextStep.AT_ONCE
         if code != exit_codes.OK and not await self._reset_jobs(name, pid, exit_status):
@@ -110,9 +110,11 @@ class Supervisor:
 
     def _ends_with(self, code: int) -> bool:
         """Return whether the slot is done: stopped, drained, or unable to start. Stop all children in the last case."""
-        has_never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
+        has_never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED_CODE)
         is_steady = stopwatch() - self._started_at > self._timings.steady
-        if code in (*SETTLED_CODES, UNOPENED) and not (has_never_worked and (self.children.is_stopping or is_steady)):
+        if code in (*SETTLED_CODES, UNOPENED_CODE) and not (
+            has_never_worked and (self.children.is_stopping or is_steady)
+        ):
             self._code = _public_code(code)
             self.children.stop()
             return True
@@ -151,7 +153,7 @@ class Supervisor:
 def _outcome_text(exit_status: int) -> str:
     """Describe how a child ended."""
     code = ORDERLY_EXIT_CODES.get(exit_status, exit_status)
-    if exit_status in ORDERLY_EXIT_CODES and code == HUNG:
+    if exit_status in ORDERLY_EXIT_CODES and code == HUNG_CODE:
         return "hung: a handler blocked its event loop"
     description = describe_exit(_public_code(code))
     if exit_status in ORDERLY_EXIT_CODES and code == REPLACE:
@@ -161,4 +163,4 @@ def _outcome_text(exit_status: int) -> str:
 
 def _public_code(code: int) -> int:
     """Return the code as ``exit_codes`` defines it."""
-    return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code
+    return exit_codes.FAILURE if code in (UNOPENED_CODE, HUNG_CODE) else code
