@@ -58,14 +58,14 @@ def test_what_json_writes_as_an_object_is_one() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (3, "returned an int; a result is an object"),
+        (3, "returned an int; return a dict"),
         ([1], "returned a list"),
         ("done", "returned a str"),
         (frozenset({1}), "returned a frozenset"),
         ({1: 2}, "names are text"),
         ({"": 2}, "names are text"),
         ({"flowName": "x"}, "is the job's own"),
-        ({"next_queue": 3}, "it is to be a queue's name"),
+        ({"next_queue": 3}, "give the name of a queue"),
         ({"x": float("inf")}, "the result's x"),
     ],
     ids=repr,

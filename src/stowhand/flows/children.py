@@ -12,17 +12,17 @@ from stowhand.protocols.flow_shape import RESERVED_FIELDS, FlowQueue
 
 
 def params_at(queue: str) -> str:
-    """Return the attribute with the parameters of a parent's children."""
+    """Return the name of the attribute with the parameters of a parent's children."""
     return f"children:{queue}:params"
 
 
 def jobs_at(queue: str) -> str:
-    """Return the attribute that lists the created children."""
+    """Return the name of the attribute that lists the created children."""
     return f"children:{queue}:jobs"
 
 
 def results_at(queue: str) -> str:
-    """Return the attribute with the children's results."""
+    """Return the name of the attribute with the children's results."""
     return f"children:{queue}:results"
 
 
@@ -39,17 +39,17 @@ def checked_params(queue: FlowQueue, job: FlowJob, params: object) -> list[Any]:
 def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[FlowQueue, dict[str, Any], int]]:
     """Yield the queue, attributes and priority of each child that the parameters name."""
     kinds = {kind.name: FlowQueue(f"{queue.name}:{kind.name}", kind, queue.name) for kind in queue.declared.children}
-    for index, given in enumerate(params):
-        kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
+    for index, child_params in enumerate(params):
+        kind = kinds.get(str(child_params.get("childName"))) if isinstance(child_params, Mapping) else None
         if kind is None:
             job.ctx.logger.warning(f"{params_at(queue.name)}[{index}] names no child; it is skipped")
             continue
         values = {
             name: value
-            for name, value in given.items()
+            for name, value in child_params.items()
             if value is not None and name not in ("childName", *RESERVED_FIELDS)
         }
-        priority = given.get("priority")
+        priority = child_params.get("priority")
         rank = priority if type(priority) is int else job.priority
         yield kind, values, min(max(rank, 1), kind.declared.priorities)
 
@@ -57,7 +57,7 @@ def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[t
 def check_unchanged(queue: FlowQueue, before: int, now: int) -> None:
     """Raise InvalidJob if the parameters of a retried parent name more or fewer children than it has created."""
     if before != now:
-        raise InvalidJob(f"{params_at(queue.name)} has changed since the children were made")
+        raise InvalidJob(f"{params_at(queue.name)} has changed since the children were created")
 
 
 def children_failed(failed: int, number: int, first: str, reason: object) -> str:
@@ -70,5 +70,5 @@ def results_text(job: FlowJob, results: list[dict[str, Any]], limit: int = stric
     try:
         return strict_json.encode(results, what="the children's results", limit=limit)
     except InvalidJob as error:
-        job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")
+        job.ctx.logger.warning(f"{error}: they are stored separately; read them with get_children")
         return "[]"

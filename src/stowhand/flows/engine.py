@@ -133,20 +133,20 @@ class Engine(Protocol):
     async def delete(self, job_id: str) -> bool:
         """Delete the job, its children and its lookups. A running job is not interrupted; its result is dropped.
 
-        ``False`` also for a child: it is deleted with its parent, which is still to gather its result.
+        Return ``False`` also for a child: it is deleted with its parent, which gathers its result.
         """
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Ids of the jobs with this lookup value, oldest first."""
+        """Return the ids of the jobs with this lookup value, oldest first."""
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
-        """All attributes of each job, decoded, with its ``id``; ``None`` for one that does not exist (any more)."""
+        """Return all attributes of each job, decoded, with its ``id``; ``None`` for a job that does not exist."""
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
         """Return the state and attributes of each job; ``None`` for one that does not exist."""
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
-        """A page of the attributes of a parent's children, in the order in which they were made."""
+        """Return a page of the attributes of a parent's children, in the order of their creation."""
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """Put failed jobs back into the queue in which they failed, with all retries. Refused for jobs that have not
@@ -154,27 +154,27 @@ class Engine(Protocol):
         """
 
     async def cancel(self, job_id: str) -> Answer:
-        """End a waiting job as canceled; ask a running one to stop.
+        """Cancel a waiting job; request a running one to stop.
 
-        Whatever its execution ends with, the job does not go on, unless it completes its last queue or fails.
+        After the request the job does not continue, unless it completes its last queue or fails.
         """
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Ids of failed jobs, children included, in id order, after ``after``."""
+        """Return the ids of failed jobs after the id ``after``, in their order, including children."""
 
     async def pause(self, queue: FlowQueue) -> bool:
-        """Let no further job of this queue be claimed by any process; ``False``: it was paused already."""
+        """Stop all processes from claiming jobs of this queue. Return ``False`` if it was paused already."""
 
     async def resume(self, queue: FlowQueue) -> bool:
-        """Let its jobs be claimed again; ``False``: it was not paused."""
+        """Allow all processes to claim its jobs again. Return ``False`` if it was not paused."""
 
-    # -- looking
+    # -- monitoring
 
     async def counts(self) -> Sequence[QueueCount]:
         """Return the counts of every queue at every priority."""
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """Return the next jobs of a queue and its running jobs."""
+        """Return the positions of the next jobs of a queue, and its running jobs."""
 
     async def sweep(self) -> int:
         """Reset the jobs of lost workers, as every worker also does. Return their number."""
@@ -187,18 +187,18 @@ class Engine(Protocol):
     def store(
         self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
     ) -> Store[Any]:
-        """The store for the workers of one queue; the worker opens and closes it. Times are seconds."""
+        """Return the store for the workers of one queue. The worker opens and closes it. Times are seconds."""
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
-        """Return the claimed job. On UndecodablePayload only that job fails."""
+        """Return the claimed job. Raises UndecodablePayload, which fails only that job."""
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """Before the worker function: an outcome instead of it (a limiter delays the job, say); ``None``: go on."""
+        """Return an outcome if the worker function must not run now (a limiter delays the job); ``None``: run it."""
 
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is complete)."""
+        """Complete the step: keep these attributes (JSON text), and move the job to the next queue (``None``: none)."""
 
     def encode(self, result: object) -> str:
         """Return the result of ``complete`` or ``parent`` as JSON text."""
@@ -207,7 +207,7 @@ class Engine(Protocol):
         """Return the outcome of a DelayError. ``delay`` is in seconds."""
 
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
-        """A parent's work: fan out; or gather, when all children have ended; or keep waiting, without a slot."""
+        """Run a parent: fan out; gather if all children have ended; otherwise keep waiting without a slot."""
 
     async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
-        """After a child's end was recorded: wake its parent, if this was the last child."""
+        """Wake the parent if this was the last child. Called after the child's end was recorded."""

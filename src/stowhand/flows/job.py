@@ -15,7 +15,7 @@ from stowhand.protocols.attempt import Attempt
 
 
 class FlowJob(Mapping[str, Any]):
-    """The attributes of ``attributes_to_get``, decoded: ``job["userId"]``. A listed one that the job lacks is ``None``.
+    """Attributes of a job (``attributes_to_get``), decoded: ``job["userId"]``. A listed attribute may be ``None``.
 
     ``job.ctx`` is the attempt: ``ctx.logger``, ``ctx.canceled``, the lease.
     """
@@ -43,13 +43,13 @@ class FlowJob(Mapping[str, Any]):
         """1 is served first."""
         self.correlation_id = correlation_id
         self.retries = retries
-        """How often this queue has retried the job."""
+        """Number of retries in this queue."""
 
     def __getitem__(self, name: str) -> Any:
         try:
             return self._values[name]
         except KeyError:
-            # This becomes the job's failure: the bare name of the attribute would not explain it.
+            # The message becomes the job's failure, and the name of the attribute alone would not explain it.
             raise KeyError(f"{name}: no attribute of this job, or not in attributes_to_get of {self.queue}") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -63,7 +63,7 @@ class FlowJob(Mapping[str, Any]):
 
 
 class Stage(StrEnum):
-    """The state of a flow's job."""
+    """State of a flow's job."""
 
     WAITING = "waiting"
     PROCESSING = "processing"
@@ -71,14 +71,14 @@ class Stage(StrEnum):
     PARKED = "parked"
     """A parent that waits for its children."""
     LOST = "lost"
-    """Redis: no list of its queue has it, so no worker will run it. ``retry`` puts it back."""
+    """Redis: no list of its queue contains the job, so no worker will run it. A retry puts it back."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELED = "canceled"
 
     @property
     def has_ended(self) -> bool:
-        """The job will not run again unless it is retried."""
+        """Whether the job will not run again unless it is retried."""
         return self in (Stage.COMPLETED, Stage.FAILED, Stage.CANCELED)
 
 
@@ -88,16 +88,16 @@ class FlowJobView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: Stage
     queue: str | None
-    """The queue in which it is, or in which it ended; ``None``: unknown."""
+    """Queue in which the job is or has ended; ``None``: unknown."""
     attributes: dict[str, Any]
-    """The job's attributes and the results of its steps, decoded."""
+    """Attributes of the job and results of its steps, decoded."""
     failure: str | None = None
-    """Why it failed, was canceled or is lost."""
+    """Reason why the job failed, was canceled or is lost."""
     created_at: datetime | None = None
     ready_at: datetime | None = None
-    """When a delayed job may start."""
+    """Time at which a delayed job may start."""
     ended_at: datetime | None = None
-    """``None`` also where the store does not record it."""
+    """Time of the end; ``None`` also if the store does not record it."""
 
 
 class FlowJobFailed(StowhandError):
@@ -109,9 +109,9 @@ class FlowJobFailed(StowhandError):
 
 
 def created_at(job_id: str) -> datetime | None:
-    """The time in the id (UUID version 7); ``None``: an id that was not made here."""
+    """Return the creation time in the id (UUID version 7); ``None`` for an id of another program."""
     try:
-        made = uuid.UUID(job_id.rpartition(":")[2])
+        unique = uuid.UUID(job_id.rpartition(":")[2])
     except ValueError:
         return None
-    return datetime.fromtimestamp((made.int >> 80) / 1000, UTC) if made.version == 7 else None
+    return datetime.fromtimestamp((unique.int >> 80) / 1000, UTC) if unique.version == 7 else None

@@ -46,28 +46,28 @@ class FlowMonitor:
         return self._interval
 
     @interval.setter
-    def interval(self, given: Duration) -> None:
+    def interval(self, value: Duration) -> None:
         try:
-            every = seconds(given)
+            interval_seconds = seconds(value)
         except ValueError as error:
             raise ConfigurationError(f"monitor: interval: {error}") from None
-        if not every > 0:
-            raise ConfigurationError(f"monitor: an interval of {given!r}; give more than 0 s")
-        self._interval = every
+        if not interval_seconds > 0:
+            raise ConfigurationError(f"monitor: an interval of {value!r}; give more than 0 s")
+        self._interval = interval_seconds
 
     async def counts(self) -> Sequence[QueueCount]:
-        """How many jobs of every queue and priority are waiting, processing, delayed and parked."""
+        """Return the number of waiting, processing, delayed and parked jobs of every queue and priority."""
         return await self._engine.counts()
 
     async def positions(self, queue: str, limit: int = DEFAULT_POSITIONS) -> Sequence[Position]:
-        """The next jobs of a queue, from position 1; with those that run, and those that are delayed."""
+        """Return the next jobs of a queue from position 1, its running jobs, and its delayed jobs."""
         self._engine.shape.find_queue(queue)
         if type(limit) is not int or limit < 1:
             raise ConfigurationError(f"limit: {limit!r} given; give a whole number from 1")
         return await self._engine.positions(queue, limit)
 
     async def position_of(self, queue: str, job_id: str) -> tuple[Position | None, bool]:
-        """The position of a job in its queue, and whether the whole queue was searched for it."""
+        """Return the position of a job in its queue, and whether the whole queue was searched for it."""
         positions = await self.positions(queue, MAX_SEARCHED_JOBS)
         position = next((position for position in positions if position.job_id == job_id), None)
         largest = max(Counter(position.state for position in positions).values(), default=0)

@@ -27,7 +27,7 @@ class Ids:
         self._last = 0
 
     def new(self) -> str:
-        """Return the next id. If the clock stands still or goes back, the counter goes on."""
+        """Return the next id. If the clock stops or goes back, the counter continues."""
         now = int(wall_clock().timestamp() * 1000) << 12
         self._last = max(now, self._last + 1)
         count = self._last & 0xFFF
@@ -76,14 +76,14 @@ def new_job(
     strict_json.encode(key, what="key")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise InvalidJob(f"attributes: {a_type(attributes)} given; give a dict")
-    given = attributes or {}
+    values = attributes or {}
     return NewFlowJob(
         values={
             _attribute(name): encode_plain(value, what=f"attribute {name!r}", limit=size_limit(name))
-            for name, value in given.items()
+            for name, value in values.items()
             if value is not None
         },
-        lookups=tuple((name, text) for name in shape.lookup_attributes for text in lookup_values(given.get(name))),
+        lookups=tuple((name, text) for name in shape.lookup_attributes for text in lookup_values(values.get(name))),
         priority=priority,
         correlation_id=correlation_id,
         delay=None if delay is None else _read_delay(delay),
@@ -92,7 +92,7 @@ def new_job(
 
 
 def size_limit(name: object) -> int:
-    """Largest size of an attribute's JSON text, in bytes: the parameters of children may be large."""
+    """Return the maximum size of an attribute's JSON text in bytes: the parameters of children may be large."""
     return MAX_CHILDREN_BYTES if lists_children(name) else strict_json.SIZE_LIMIT
 
 
@@ -104,7 +104,7 @@ def lists_children(name: object) -> bool:
 def lookup_values(value: object) -> list[str]:
     """Return the lookup texts of a value: one of a text or number, one per element of a list, otherwise none."""
     if isinstance(value, list | tuple):
-        return [text for each in value if not isinstance(each, list | tuple) for text in lookup_values(each)]
+        return [text for item in value if not isinstance(item, list | tuple) for text in lookup_values(item)]
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         return []
     return [value if isinstance(value, str) else strict_json.encode(value, what="a lookup attribute")]

@@ -45,7 +45,7 @@ class DelayError(Exception):
         self, reason: str = "asked to wait", delay: Duration | None = None, *, ready_at: float | None = None
     ) -> None:
         if (delay is None) == (ready_at is None):
-            raise ConfigurationError("DelayError: give a delay, or ready_at; one of them")
+            raise ConfigurationError("DelayError: give either a delay or ready_at")
         super().__init__(reason)
         self.reason = reason
         self.ready_at = ready_at
@@ -56,8 +56,10 @@ class DelayError(Exception):
 
 
 class StepHandler:
-    """The handler of a queue's worker. ``function``: ``None`` for a parent's queue, which fans out and gathers.
-    ``lock_time``: seconds that the function may take."""
+    """Handler of a queue's worker.
+
+    ``function``: ``None`` for a parent's queue, which fans out and gathers. ``lock_time``: maximum seconds of a call.
+    """
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class StepHandler:
 
     def _postponed(self, job: FlowJob, error: DelayError) -> Outcome:
         if not self._queue.declared.delayable:
-            return Fail(f"the worker function asked for a delay, and queue {self._queue.name!r} is not delayable")
+            return Fail(f"the worker function requested a delay, but queue {self._queue.name!r} is not delayable")
         delay = error.delay if error.ready_at is None else error.ready_at - self._now()
         return self._engine.postpone(self._queue, job, max(delay or 0.0, 0.0), clean(error.reason, 1024))
 
@@ -155,7 +157,7 @@ class StepHandler:
 
     async def _ended(self, job: FlowJob, result: object) -> Outcome:
         if isinstance(result, Retry | Fail) and result.payload is not None:
-            return Fail("a job of a flow has attributes, and no payload that could be replaced")
+            return Fail("a job of a flow has attributes, but no payload to replace")
         if isinstance(result, Retry | Fail | Cancel | Snooze):
             return result
         if isinstance(result, Complete):
@@ -166,7 +168,7 @@ class StepHandler:
             return Fail(clean(str(error)))
         following = chosen if chosen is not None else self._queue.declared.next_for(job.flow)
         if chosen is not None and self._queue.parent is not None:
-            return Fail(f"the result chooses the next queue {chosen!r}, and a child has none")
+            return Fail(f"the result chooses the next queue {chosen!r}, but a child has none")
         return await self._engine.complete(self._queue, job, fields, following)
 
 
@@ -182,7 +184,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
     """Return the attributes as JSON text, and the queue that the result chooses.
 
     ``None``, ``False``, zero and empty values are results without attributes. Attributes that are null are dropped.
-    Raises InvalidJob for what is no object, and for an attribute that the next queue would get as another type.
+    Raises InvalidJob if the result is no object, and for an attribute that the next queue would get as another type.
     """
     if not result:
         return {}, None
@@ -192,7 +194,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
     for name, value in attributes.items():
         if name in NEXT_QUEUE_NAMES:
             if value is not None and not isinstance(value, str):
-                raise InvalidJob(f"the result's {name} is {value!r}; it is to be a queue's name")
+                raise InvalidJob(f"the result's {name} is {value!r}; give the name of a queue")
             chosen = value or chosen
         elif value is not None:
             fields[_attribute(name)] = encode_plain(value, what=f"the result's {name}", limit=size_limit(name))
@@ -202,12 +204,12 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
 def _as_object(result: object) -> Mapping[str, object]:
     """Return the fields of a struct, dataclass or model, which JSON encodes as an object."""
     try:
-        made = msgspec.json.decode(strict_json.encode(result, what="the result"))
+        decoded = msgspec.json.decode(strict_json.encode(result, what="the result"))
     except InvalidJob:
-        made = None
-    if not isinstance(made, dict):
-        raise InvalidJob(f"the worker function returned {a_type(result)}; a result is an object: a dict")
-    return {name: getattr(result, name, value) for name, value in made.items()}
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise InvalidJob(f"the worker function returned {a_type(result)}; return a dict")
+    return {name: getattr(result, name, value) for name, value in decoded.items()}
 
 
 def _attribute(name: object) -> str:

@@ -115,7 +115,7 @@ def test_without_a_history_flows_are_warned_of_and_parents_refused(
                     await at.engine.open()
                 return
             (warning,) = await at.engine.open()
-            assert "a finished job is gone at once" in warning
+            assert "a finished job is deleted at once" in warning
             job_id = await at.create({"n": 1})
             assert (await at.read(job_id) or {})["n"] == 1
             await at.step("first")

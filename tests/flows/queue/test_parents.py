@@ -93,7 +93,7 @@ def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHa
             failed = {"done": True, "failed": True, "failedQueue": "parent:kid", "failedErrorMsg": "one is bad"}
             assert result.items() >= failed.items()
             (answer,) = await at.engine.retry([child])
-            assert (answer.result, answer.reason) == (ActionResult.REFUSED, "its parent has gone on without it")
+            assert (answer.result, answer.reason) == (ActionResult.REFUSED, "its parent has continued without it")
 
     run(story())
 

@@ -88,7 +88,7 @@ def test_a_result_chooses_the_next_queue_of_this_flow_or_fails_the_job(harness: 
                 job = await at.read(job_id)
                 assert job is not None
                 assert "x" not in job
-                assert job["failedErrorMsg"] == f"the next queue {wrong!r} is none of flow 'demo'"
+                assert job["failedErrorMsg"] == f"the next queue {wrong!r} is not a queue of flow 'demo'"
             assert (await at.read(chosen) or {})["completed-queue"] == "first"
 
     run(story())

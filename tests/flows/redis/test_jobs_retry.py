@@ -198,14 +198,14 @@ def test_a_child_whose_parent_has_gone_on_is_not_put_back(
             await bench.end("parent:kid", running, lambda _: None)
             (claim,) = await bench.claim("parent")
             assert await retried(bench, second) == (
-                ActionResult.REFUSED, "the job that waits for it is at work just now; try again"
+                ActionResult.REFUSED, "its parent is running; try again"
             )  # fmt: skip
             await bench.end("parent", claim)
-            assert "has gone on" in (await retried(bench, second))[1]
+            assert "has continued" in (await retried(bench, second))[1]
             look.hdel(bench.hash_key(second), "parent")
-            assert "not known which job waits" in (await retried(bench, second))[1]
+            assert "its parent is unknown" in (await retried(bench, second))[1]
             look.hset(bench.hash_key(second), "parent", '"gone"')
-            assert await retried(bench, second) == (ActionResult.REFUSED, "the job that waited for it is gone")
+            assert await retried(bench, second) == (ActionResult.REFUSED, "its parent was deleted")
             assert bench.members("parent:kid", "waiting") == []
             assert bench.members("last", "waiting") == [parent]
 

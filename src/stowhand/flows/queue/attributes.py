@@ -21,7 +21,7 @@ from stowhand.protocols.flow_shape import FlowShape
 from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables
 
 VANISHED_MESSAGE = "it was removed, or its end was not kept long enough"
-_STAGES = {
+_STAGES_BY_STATE = {
     State.PROCESSING: Stage.PROCESSING,
     State.COMPLETED: Stage.COMPLETED,
     State.FAILED: Stage.FAILED,
@@ -50,8 +50,8 @@ def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
 
 def stage_of(job: Job) -> Stage:
     """Return the stage of a step's job. The local clock decides whether a delayed job is ready."""
-    if job.state in _STAGES:
-        return _STAGES[job.state]
+    if job.state in _STAGES_BY_STATE:
+        return _STAGES_BY_STATE[job.state]
     if job.run_at <= wall_clock():
         return Stage.WAITING
     return Stage.PARKED if PARKED_FLAG in job.flags else Stage.DELAYED

@@ -89,10 +89,10 @@ class QueueEngine:
             return []
         if any(queue.is_parent for queue in self.shape.all_queues()):
             raise ConfigurationError(
-                f"flow {self.shape.name!r} has parents, and {self.description} keeps no history: what children end "
-                "with would be gone before their parent sees it. Open the store with a history"
+                f"flow {self.shape.name!r} has parents, but {self.description} keeps no history: results of children "
+                "would be deleted before their parent gathers them. Open the store with a history"
             )
-        return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is gone at once"]
+        return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is deleted at once"]
 
     async def take(self) -> None:
         """Do nothing: task names contain the flow and the queue, so no other flow uses them."""
@@ -219,7 +219,7 @@ class QueueEngine:
                 return Answer(job_id, ActionResult.REFUSED, "its parent has failed; retry the parent")
             waiting = None if parent is None or parent.state.terminal else step_of(parent)
             if waiting is None or not waiting.awaits(job_id):
-                return Answer(job_id, ActionResult.REFUSED, "its parent has gone on without it")
+                return Answer(job_id, ActionResult.REFUSED, "its parent has continued without it")
         answer = await self._store.admin.retry(job.id)
         if answer.result is ActionResult.MISSING:  # the store's answer names the step, not the job
             return Answer(job_id, answer.result, f"there is no job {job_id}")
@@ -369,7 +369,7 @@ class QueueEngine:
             (queue for queue in self.shape.all_queues() if queue.name == next_queue and queue.parent is None), None
         )
         if following is None:
-            return Fail(f"the next queue {next_queue!r} is none of flow {self.shape.name!r}")
+            return Fail(f"the next queue {next_queue!r} is not a queue of flow {self.shape.name!r}")
         carried, apart, lists = split_long_lists(fields)
         step = before.with_results(carried, queue.name, apart)
         then = new_step(following, step, job.priority + queue.declared.change_for(job.flow))

@@ -35,7 +35,7 @@ class SharedListener:
 
     @property
     def wakes(self) -> int:
-        """How often the store has woken the workers."""
+        """Number of times that the store has woken the workers."""
         return self._sleepers.wakes
 
     async def open(self) -> None:
@@ -53,7 +53,7 @@ class SharedListener:
         try:
             await self._sleepers.wait(since, timeout)
         finally:
-            # Later: a worker that waits again at once finds the store's call still under way.
+            # Stop later, so that a worker that waits again at once finds the call of the store still running.
             asyncio.get_running_loop().call_soon(self._stop_if_alone)
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class SharedListener:
 
 
 class FlowQueueStore:
-    """``Store`` of the jobs of one task. It does not close the shared store."""
+    """Store of the jobs of one task. It does not close the shared store."""
 
     capabilities = Capabilities()
     enclosing = None
@@ -96,7 +96,7 @@ class FlowQueueStore:
         self._wakes_seen = self._listener.wakes
 
     async def close(self) -> None:
-        """Nothing: its waits end with their callers."""
+        """Do nothing: the shared store stays open, and waits end with their callers."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Claim jobs of this queue."""
@@ -111,7 +111,7 @@ class FlowQueueStore:
         return await self._store.next_due(self._tasks)
 
     def foreign(self) -> Foreign | None:
-        """``None``: what a claim of the shared store saw belongs to no worker; each heartbeat looks by itself."""
+        """Return ``None``: heartbeats find the expired leases of other workers."""
         return None
 
     async def wait(self, timeout: float) -> bool:

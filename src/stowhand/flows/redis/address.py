@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError
 
 Kind = Literal["server", "socket", "sentinel", "cluster"]
 
-_KINDS: dict[str, tuple[Kind, bool]] = {
+_KINDS_BY_SCHEME: dict[str, tuple[Kind, bool]] = {
     "redis": ("server", False),
     "rediss": ("server", True),
     "unix": ("socket", False),
@@ -29,15 +29,15 @@ _KINDS: dict[str, tuple[Kind, bool]] = {
     "redis+cluster": ("cluster", False),
     "rediss+cluster": ("cluster", True),
 }
-_LOOKS = (
+_URL_FORMS = (
     "it looks like redis://host:6379/0, rediss://… (TLS), unix:///path?db=0, "
     "redis+sentinel://host:26379/service/0 or redis+cluster://host:6379"
 )
-_OF_TLS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
-_OF_SENTINELS = frozenset({"sentinel_username", "sentinel_password"})
-_OF_SERVER = frozenset({"db", "username", "password"})
+_TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
+_SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
+_SERVER_OPTIONS = frozenset({"db", "username", "password"})
 # Options for other clients that share the URL. They are ignored: the dialer sets these values itself.
-_OTHERS = frozenset(
+_IGNORED_OPTIONS = frozenset(
     {"client_name", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol"}
     | {"retry_on_timeout", "socket_connect_timeout", "socket_keepalive", "socket_timeout"}
 )
@@ -66,7 +66,7 @@ class Address:
 
     @property
     def clustered(self) -> bool:
-        """Whether it is a cluster. All keys of a flow must then be in one slot."""
+        """Whether the address is that of a cluster, in which all keys of a flow must be in one slot."""
         return self.kind == "cluster"
 
     @property
@@ -95,13 +95,13 @@ def read_address(url: str) -> Address:
     try:
         parts = urlsplit(url.strip())
         scheme = parts.scheme.replace("valkey", "redis", 1)
-        kind, tls = _KINDS[scheme]
+        kind, tls = _KINDS_BY_SCHEME[scheme]
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         if parts.fragment:
             raise ValueError
         hosts = () if kind == "socket" else _hosts(parts, _SENTINEL_PORT if kind == "sentinel" else _PORT)
     except (KeyError, ValueError):
-        raise ConfigurationError(f"the Redis address cannot be read; {_LOOKS}") from None
+        raise ConfigurationError(f"the Redis address cannot be read; {_URL_FORMS}") from None
     _refuse_unknown(options, kind, tls)
     service, db = _service_and_db(kind, parts.path, options)
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
@@ -112,7 +112,7 @@ def read_address(url: str) -> Address:
         service=service,
         db=db,
         tls=tls,
-        tls_options={name: _tls_option(name, value) for name, value in options.items() if name in _OF_TLS},
+        tls_options={name: _tls_option(name, value) for name, value in options.items() if name in _TLS_OPTIONS},
         username=unquote(user) or options.get("username"),
         password=unquote(password) or options.get("password"),
         sentinel_username=options.get("sentinel_username"),
@@ -124,8 +124,8 @@ def check_hash_tag(address: Address, hash_tag: str | None) -> None:
     """Raise ConfigurationError for a cluster without a hash tag: a script may only touch keys of one slot."""
     if address.clustered and hash_tag is None:
         raise ConfigurationError(
-            f"{address}: in a cluster all keys of a flow must lie in one slot; give the flow a hash_tag, as"
-            " hash_tag='orders': every key then begins with {orders}:"
+            f"{address}: in a cluster all keys of a flow must be in one slot; give the flow a hash_tag, such as"
+            " hash_tag='orders': then every key begins with {orders}:"
         )
 
 
@@ -139,19 +139,19 @@ def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
 
 
 def _refuse_unknown(options: dict[str, str], kind: Kind, tls: bool) -> None:
-    known = _OF_SERVER
+    known = _SERVER_OPTIONS
     if tls:
-        known |= _OF_TLS
+        known |= _TLS_OPTIONS
     if kind == "sentinel":
-        known |= _OF_SENTINELS
-    unknown = sorted(options.keys() - known - _OTHERS)
+        known |= _SENTINEL_OPTIONS
+    unknown = sorted(options.keys() - known - _IGNORED_OPTIONS)
     for name in unknown:
-        if name in _OF_TLS:
+        if name in _TLS_OPTIONS:
             raise ConfigurationError(f"the Redis address has {name} but no TLS; use the scheme rediss")
     if unknown:
         # The message does not name the option: it may be part of a password that contains a '?'.
         raise ConfigurationError(
-            f"the Redis address has an option that is not known after the '?'; known here: {', '.join(sorted(known))}"
+            f"the Redis address has an unknown option after the '?'; valid options: {', '.join(sorted(known))}"
         )
 
 
@@ -159,14 +159,14 @@ def _service_and_db(kind: Kind, path: str, options: dict[str, str]) -> tuple[str
     segments = [] if kind == "socket" else [unquote(segment) for segment in path.split("/") if segment]
     service = segments.pop(0) if kind == "sentinel" and segments else ""
     if kind == "sentinel" and not service:
-        raise ConfigurationError(f"the Redis address names sentinels and no service; {_LOOKS}")
+        raise ConfigurationError(f"the Redis address names sentinels but no service; {_URL_FORMS}")
     if kind == "socket" and not path:
-        raise ConfigurationError(f"the Redis address names no socket; {_LOOKS}")
+        raise ConfigurationError(f"the Redis address names no socket; {_URL_FORMS}")
     number = options.get("db") or (segments.pop(0) if segments else "0")
     if segments or not number.isascii() or not number.isdigit():
-        raise ConfigurationError(f"the Redis address names a database that is no number; {_LOOKS}")
+        raise ConfigurationError(f"the Redis address names a database that is no number; {_URL_FORMS}")
     if kind == "cluster" and int(number) != 0:
-        raise ConfigurationError("a Redis cluster has one database, number 0; leave the number out of the address")
+        raise ConfigurationError("a Redis cluster has one database, number 0; omit the number in the address")
     return service, int(number)
 
 

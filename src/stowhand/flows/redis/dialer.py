@@ -159,7 +159,7 @@ class Dialer:
             case "cluster":
                 return _Cluster(startup_nodes=[ClusterNode(host, port) for host, port in address.hosts], **options)
             case "sentinel":
-                sentinel = Sentinel(address.hosts, sentinel_kwargs=options | self._of_sentinels(), **options)
+                sentinel = Sentinel(address.hosts, sentinel_kwargs=options | self._sentinel_login(), **options)
                 self._sentinels += sentinel.sentinels
                 primary: _OneServer = sentinel.master_for(address.service, _OneServer, db=address.db)
                 return primary
@@ -181,7 +181,7 @@ class Dialer:
             **tls,
         }
 
-    def _of_sentinels(self) -> dict[str, Any]:
+    def _sentinel_login(self) -> dict[str, Any]:
         """Return the login for the sentinels, which never receive the primary's password."""
         return {"username": self._address.sentinel_username, "password": self._address.sentinel_password}
 

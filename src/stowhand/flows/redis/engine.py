@@ -49,7 +49,7 @@ class RedisEngine:
         self._address = read_address(place)
         check_hash_tag(self._address, shape.hash_tag)
         self._server = server = Server(self._address)
-        self._taken = False
+        self._has_taken_queues = False
         self._keys = keys = Keys(shape)
         self._inspector = inspector = Inspector(keys, server)
         self._jobs = RedisJobs(keys, inspector, server)
@@ -79,13 +79,13 @@ class RedisEngine:
 
     async def take(self) -> None:
         """Mark the queues as this flow's, once while the engine is open."""
-        if not self._taken:
+        if not self._has_taken_queues:
             await take_queues(self._keys, self._server)
-            self._taken = True
+            self._has_taken_queues = True
 
     async def close(self) -> None:
         """Close every connection."""
-        self._taken = False
+        self._has_taken_queues = False
         await self._server.dialer.close()
 
     # -- jobs
@@ -109,7 +109,7 @@ class RedisEngine:
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """Retry the jobs one after the other, each in one script."""
-        self._taken = False  # another flow may have taken a queue since
+        self._has_taken_queues = False  # another flow may have taken a queue since
         await self.take()
         return [await self._jobs.retry(job_id) for job_id in job_ids]
 

@@ -71,7 +71,7 @@ _ERROR_KINDS = (
     ),
     _ErrorKind(
         StoreError,
-        "in a cluster all keys of a flow must lie in one slot: give it a hash_tag",
+        "in a cluster all keys of a flow must be in one slot: give it a hash_tag",
         ("CROSSSLOT",),
         "same (?:hash |key )?slot|non local key|map to the same",
         is_wrong_setup=True,
@@ -99,7 +99,7 @@ _ERROR_KINDS = (
         pattern="max number of clients",
     ),
 )
-_REFUSED = _ErrorKind(StoreError)
+_REFUSED_CALL = _ErrorKind(StoreError)
 _CONNECTION_LOST = _ErrorKind(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
 _TIMED_OUT = _ErrorKind(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
 _CODES_BY_CLASS: dict[type[Exception], str] = {
@@ -179,7 +179,7 @@ def _kind_of(error: BaseException) -> _ErrorKind:
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return _TIMED_OUT
     is_cut = isinstance(error, redis_errors.ConnectionError | redis_errors.ClusterError | OSError)
-    return _CONNECTION_LOST if is_cut else _REFUSED
+    return _CONNECTION_LOST if is_cut else _REFUSED_CALL
 
 
 def _text(error: BaseException) -> str:

@@ -31,15 +31,15 @@ _NOT_CANCELED = {
     Stage.COMPLETED: (ActionResult.REFUSED, "it has completed already"),
     Stage.FAILED: (ActionResult.REFUSED, "it has failed already; delete it, or retry it"),
     Stage.CANCELED: (ActionResult.UNCHANGED, "it is canceled already"),
-    Stage.LOST: (ActionResult.REFUSED, "no list of its queue has it; delete it, or retry it"),
+    Stage.LOST: (ActionResult.REFUSED, "no list of its queue contains it; delete it, or retry it"),
 }
 _NOT_RETRIED = {
-    "changed": "it has changed just now; look again",
-    "orphan": "the job that waited for it is gone",
+    "changed": "it has just changed; read it again",
+    "orphan": "its parent was deleted",
     "parent failed": "its parent has failed; retry the parent",
-    "gathered": "the job that waited for it has gone on with what there was; create that one anew",
-    "gathering": "the job that waits for it is at work just now; try again",
-    "unknown parent": "it is not known which job waits for it: not ours has created it",
+    "gathered": "its parent has continued without it; create a new parent",
+    "gathering": "its parent is running; try again",
+    "unknown parent": "its parent is unknown: another program has created it",
 }
 
 
@@ -112,7 +112,7 @@ class RedisJobs:
             )
         if not created_count:
             await take_queues(self._keys, self._server)  # raises the error that names the flow that owns it now
-            raise StoreUnreachable(f"{self._server.address}: queue {entry!r} has changed hands; try again")
+            raise StoreUnreachable(f"{self._server.address}: queue {entry!r} has a new owner; try again")
         return list(ids)
 
     def _words(self, job_id: str, job: NewFlowJob) -> Iterator[Any]:
@@ -195,7 +195,7 @@ class RedisJobs:
                     return Answer(job_id, ActionResult.DONE)
                 case "asked":
                     return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
-        return Answer(job_id, ActionResult.REFUSED, "it has changed just now; try again")
+        return Answer(job_id, ActionResult.REFUSED, "it has just changed; try again")
 
 
 def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str, NewFlowJob]]]:

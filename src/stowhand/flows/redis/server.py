@@ -130,7 +130,7 @@ async def _look(client: Client, target: dict[str, Any], *, alone: bool) -> list[
     """Check one server. ``alone``: it must not be a node of a cluster."""
     info = await _info(client, target)
     if info is None:
-        return ["INFO is not permitted there: its version, eviction and persistence were not looked at"]
+        return ["INFO is not permitted there: its version, eviction and persistence were not checked"]
     _check_version(info)
     if alone and int(info.get("cluster_enabled", 0)) == 1:
         raise ConfigurationError(

@@ -111,10 +111,10 @@ class Settlements:
         first: dict[Pair, Settlement] = {}
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
-        known: dict[Pair, Reply] = {}
+        replies: dict[Pair, Reply] = {}
         for part in _parts(list(first.items())):
-            known |= await self._send(part, repeat=repeat)
-        return [known[lease.job_id, lease.token] for lease, _ in batch]
+            replies |= await self._send(part, repeat=repeat)
+        return [replies[lease.job_id, lease.token] for lease, _ in batch]
 
     async def _send(self, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         encoded = [(pair, settlement, *self._encoded(pair, settlement)) for pair, settlement in part]
@@ -157,7 +157,7 @@ class Settlements:
         match settlement.state:
             case State.COMPLETED:
                 if settlement.result is None:
-                    raise InvalidJob("what the step has left behind is missing")
+                    raise InvalidJob("the result of the step is missing")
                 return self._ended(decode_end(settlement.result))
             case State.ERRORED:
                 return "error", delay
@@ -178,9 +178,9 @@ class Settlements:
             return False
         queue = self._by_name.get(name)
         if queue is None:
-            raise InvalidJob(f"it goes on to {name!r}, but {self._queue.keys.shape.unknown_queue_message(name)}")
+            raise InvalidJob(f"its next queue is {name!r}, but {self._queue.keys.shape.unknown_queue_message(name)}")
         if queue.parent is not None:
-            raise InvalidJob(f"it goes on to {name!r}, which is a child of queue {queue.parent!r}")
+            raise InvalidJob(f"its next queue is {name!r}, which is a child of queue {queue.parent!r}")
         return name, queue.declared.priorities
 
     def _child(self, child: NewChild) -> Sequence[Any]:

@@ -30,7 +30,7 @@ LOCK_MARGIN_SECONDS = 2.0
 WAIT_TIMEOUT_SECONDS = 3.0
 PAUSED_REPLY = 2
 """Value of ``more`` in the reply of ``claim.lua`` for a paused queue."""
-_FIRST = 2 + len(FIRST_FIELDS)
+_FIRST_FIELD_COUNT = 2 + len(FIRST_FIELDS)
 MAX_CLAIM = 200
 """Jobs claimed by one script: with more, the worker would be idle while the server runs the script."""
 
@@ -94,9 +94,9 @@ class FlowStore:
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
         """Lease and backoff for workers."""
         # What the last claim has shown, so that the next call needs no script.
-        self._dry = False
-        self._no_suspects = False
-        self._worked_off = False
+        self._was_empty = False
+        self._has_no_suspects = False
+        self._is_probably_empty = False
 
     @property
     def description(self) -> str:
@@ -123,23 +123,23 @@ class FlowStore:
         """
         if request.conditions or request.forbidden_flags:
             raise ConfigurationError("a queue supports no conditions, and a flow no flags: jobs come in their order")
-        if request.suspects and self._no_suspects:
-            self._no_suspects = False
+        if request.suspects and self._has_no_suspects:
+            self._has_no_suspects = False
             return []
         was_woken = self._waiter.was_woken and not request.suspects
         was_idle = self._waiter.was_idle
-        if self._worked_off and not request.suspects and not was_woken:
+        if self._is_probably_empty and not request.suspects and not was_woken:
             # One job woke the idle worker, and the last claim took it. If more jobs come, the next wait returns.
-            self._worked_off = False
-            self._dry = True
-            self._no_suspects = True
+            self._is_probably_empty = False
+            self._was_empty = True
+            self._has_no_suspects = True
             self._waiter.claimed(dry=True)
             return []
-        self._no_suspects = not request.suspects
+        self._has_no_suspects = not request.suspects
         claims = await self._claim(request, was_woken=was_woken) if self._is_among(request.tasks) else []
         if not request.suspects:
-            self._dry = not claims
-            self._worked_off = was_idle and len(claims) == request.limit == 1
+            self._was_empty = not claims
+            self._is_probably_empty = was_idle and len(claims) == request.limit == 1
             self._waiter.claimed(dry=len(claims) < request.limit)
         return claims
 
@@ -162,7 +162,7 @@ class FlowStore:
             claims += claims_of(queue, request.token, int(moment), rows)
             self._waiter.is_paused = more == PAUSED_REPLY
             if suspects:
-                self._no_suspects = False
+                self._has_no_suspects = False
             if not timed:
                 self._timekeeper.start(request.worker)
             if self._waiter.is_paused or (not more and len(rows) < room):
@@ -181,8 +181,8 @@ class FlowStore:
 
         After a claim without jobs it is ``None``: the timekeeper wakes an idle worker.
         """
-        if self._dry or not self._is_among(tasks):
-            self._dry = False
+        if self._was_empty or not self._is_among(tasks):
+            self._was_empty = False
             return None
         milliseconds = int(await self._server.run("next_due", (self._queue.root,), self._queue.text, unanswered=True))
         return milliseconds / 1000 if milliseconds >= 0 else None
@@ -231,7 +231,7 @@ def _claim(queue: QueueLocation, token: str, epoch: int, row: list[Any]) -> Clai
         values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
         fields = [values.get(name) for name in queue.first]
     else:
-        fields = row[:_FIRST]
+        fields = row[:_FIRST_FIELD_COUNT]
         values = dict(zip(queue.requested, row[len(row) - len(queue.requested) :], strict=True))
     retries, resets, priority, flow, correlation_id, _ = fields
     attempts = _read_count(retries) + 1

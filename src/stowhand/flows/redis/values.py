@@ -19,7 +19,7 @@ NOTE_FIELDS = ("lookups:lists", "children:queues", STATE_FIELD, PASSED_FIELD, KE
 """Fields that only the scripts use: keys to expire with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its
 key, and the request to cancel it."""
 COMPLETED_QUEUE_FIELD = "completed-queue"
-_STAGES = {stage.value for stage in Stage}
+_STAGE_NAMES = {stage.value for stage in Stage}
 _decode = msgspec.json.Decoder().decode
 
 
@@ -55,7 +55,7 @@ def state_of(shape: FlowShape, stored: StoredJob) -> tuple[Stage, str | None]:
     """
     raw = stored.raw
     written, _, queue = (_text(raw, STATE_FIELD) or "").partition(":")
-    written = written if written in _STAGES else ""
+    written = written if written in _STAGE_NAMES else ""
     if has_failed(raw):
         canceled = readable(raw.get("canceled")) is True
         return Stage.CANCELED if canceled else Stage.FAILED, _text(raw, "failedQueue")
@@ -90,7 +90,7 @@ def view_of(shape: FlowShape, job_id: str, stored: StoredJob) -> FlowJobView:
     if stage in (Stage.FAILED, Stage.CANCELED):
         failure = str(known.get("failedErrorMsg"))
     elif stage is Stage.LOST:
-        failure = "no list of its queue has it: the list was deleted, or Redis has lost it; retry puts the job back"
+        failure = "no list of its queue contains it: the list was deleted or lost; retry puts the job back"
     return FlowJobView(
         id=job_id,
         state=stage,

@@ -86,11 +86,11 @@ class ListWaiter:
         if self.is_paused:
             return await self._first_of([self._passed(min(timeout, self._longest, PAUSED_POLL_SECONDS))])
         deadline = self._clock.monotonic() + min(timeout, self._longest)
-        if not await self._till_dry(deadline):
+        if not await self._until_dry(deadline):
             return False
         started_at = self._clock.monotonic()
-        left = max(deadline - started_at, MIN_BLOCK_SECONDS)
-        if not await self._first_of([self._head(name, left) for name in self._bases]):
+        remaining_seconds = max(deadline - started_at, MIN_BLOCK_SECONDS)
+        if not await self._first_of([self._head(base, remaining_seconds) for base in self._bases]):
             return False
         self.was_woken = True
         self.was_idle = self._clock.monotonic() - started_at > MIN_IDLE_SECONDS
@@ -112,12 +112,12 @@ class ListWaiter:
                 if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
                     return
 
-    async def _till_dry(self, deadline: float) -> bool:
+    async def _until_dry(self, deadline: float) -> bool:
         """Wait until a claim returns fewer jobs than requested. Return False at the deadline or on closing."""
         if self._dry.is_set():
             return not self._closing.is_set()
-        left = deadline - self._clock.monotonic()
-        return await self._first_of([_set(self._dry), self._passed(left)]) and self._dry.is_set()
+        remaining_seconds = deadline - self._clock.monotonic()
+        return await self._first_of([_set(self._dry), self._passed(remaining_seconds)]) and self._dry.is_set()
 
     async def _passed(self, seconds: float) -> bool:
         await self._clock.sleep(seconds)

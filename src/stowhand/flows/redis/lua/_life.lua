@@ -1,22 +1,22 @@
--- How long jobs are kept. Where every worker is ours (``queue.lasting``) no key of a job has a time to live before it has
--- ended: however long it waits, it is executed. Beside the original, whose keys have one from the beginning, the sweep
--- renews what has not ended (see renew).
+-- Lifetimes of jobs. If only Stowhand serves the flow (``queue.lasting``), the keys of a job have no time to live until
+-- it has ended, so it is executed however long it waits. Keys of the original implementation have one from their
+-- creation; then the sweep renews the keys of jobs that have not ended (see ``renew``).
 
-local AT_ONCE = 500 -- children whose life ends with their parent's in one step; the sweep ends that of more
+local MAX_CHILDREN_AT_ONCE = 500 -- maximum number of children whose keys expire with their parent in one call; the sweep handles more
 
--- The names of children in a parent's hash; none where it is no list.
+-- Returns the keys of the children in a parent's hash; none if the field is no list.
 local function children_of(hash, name)
   local listed = redis.pcall('HGET', hash, 'children:' .. name .. ':jobs')
-  local sound, keys = pcall(cjson.decode, type(listed) == 'string' and listed or '')
-  return sound and type(keys) == 'table' and keys or {}
+  local ok, keys = pcall(cjson.decode, type(listed) == 'string' and listed or '')
+  return ok and type(keys) == 'table' and keys or {}
 end
 
--- Who is to be found in a lookup list, and has not ended, is counted: the list ends with the last of them.
+-- Returns the key of a counter: the jobs in a lookup list that have not ended. The list expires after the last of them.
 local function counter_of(list)
   return queue.prefix .. 'open:' .. string.sub(list, #queue.prefix + #'job:' + 1)
 end
 
--- A hash is the user's own, and may name any key as a child's.
+-- A user may write any value into a hash, so a key in a list of children may be any key.
 local function is_child(key)
   for _, name in ipairs(queue.parents) do
     local begin = queue.prefix .. 'job:' .. name .. ':'
@@ -28,8 +28,8 @@ local function is_child(key)
 end
 
 local function texts_in(value)
-  local sound, found = pcall(cjson.decode, value or '')
-  return sound and type(found) == 'table' and found or {}
+  local ok, found = pcall(cjson.decode, value or '')
+  return ok and type(found) == 'table' and found or {}
 end
 
 local function release_lookups(lists)
@@ -44,7 +44,7 @@ end
 local function release_children(hash, queues)
   for _, name in ipairs(texts_in(queues)) do
     local keys = children_of(hash, name)
-    if #keys > AT_ONCE then
+    if #keys > MAX_CHILDREN_AT_ONCE then
       redis.call('RPUSH', queue.root .. ':outlived', cjson.encode({ hash, name, 0 }))
     else
       for _, key in ipairs(keys) do
@@ -54,10 +54,10 @@ local function release_children(hash, queues)
   end
 end
 
--- It has ended: from now on it is kept for the flow's ``key_life``. A child is kept as long as its parent, unless that
--- is gone. ``lists``, ``queues``: the fields LISTS and QUEUES of its hash. ``fields``: the last ones, {name, value, …}, not
--- so many that they would not go into one call.
-local function ended(hash, lists, queues, fields)
+-- Records that a job has ended: from now on it is kept for the flow's ``key_life``. A child is kept as long as its
+-- parent. ``lists``, ``queues``: the fields LISTS and QUEUES of its hash. ``fields``: last fields to write, {name,
+-- value, …}, few enough for one call.
+local function record_end(hash, lists, queues, fields)
   fields = fields or {}
   if queue.lasting then
     fields[#fields + 1], fields[#fields + 2] = 'endedAtTimestamp', string.format('%d', now_ms())
@@ -77,8 +77,8 @@ local function ended(hash, lists, queues, fields)
   end
 end
 
--- It has children of this queue. ``queues``: the field QUEUES of its hash.
-local function has_children(hash, queues)
+-- Records that the job has children of this queue. ``queues``: the field QUEUES of its hash.
+local function record_children(hash, queues)
   local known = texts_in(queues)
   for _, name in ipairs(known) do
     if name == queue.name then
@@ -91,7 +91,7 @@ local function has_children(hash, queues)
   end
 end
 
--- A page of the children of a parent that had many.
+-- Lets a page of the children of an ended parent expire.
 local function release_more(root)
   local text = redis.call('LPOP', root .. ':outlived')
   if not text then
@@ -99,28 +99,28 @@ local function release_more(root)
   end
   local hash, name, place = unpack(cjson.decode(text))
   local keys = children_of(hash, name)
-  for at = place + 1, math.min(place + 2 * CHUNK, #keys) do
+  for at = place + 1, math.min(place + 2 * MAX_VALUES, #keys) do
     redis.call('PEXPIRE', keys[at], queue.key_life)
   end
-  if place + 2 * CHUNK < #keys then
-    redis.call('LPUSH', root .. ':outlived', cjson.encode({ hash, name, place + 2 * CHUNK }))
+  if place + 2 * MAX_VALUES < #keys then
+    redis.call('LPUSH', root .. ':outlived', cjson.encode({ hash, name, place + 2 * MAX_VALUES }))
   end
 end
 
--- Under what a job of the original is found: texts as they are, numbers as JSON writes them.
+-- Returns the lookup lists of a job of the original implementation. Texts are used unchanged, numbers as in JSON.
 local function lookup_lists(values)
   local lists = {}
   for place, attribute in ipairs(queue.lookups) do
     local text = values[place]
-    local sound, value = pcall(cjson.decode, text or '')
-    local each = sound and (type(value) == 'table' and value or { value }) or {}
-    for _, one in ipairs(each) do
-      if type(one) == 'string' and one ~= '' then
-        lists[#lists + 1] = queue.found .. attribute .. ':' .. one
+    local ok, value = pcall(cjson.decode, text or '')
+    local each = ok and (type(value) == 'table' and value or { value }) or {}
+    for _, lookup_value in ipairs(each) do
+      if type(lookup_value) == 'string' and lookup_value ~= '' then
+        lists[#lists + 1] = queue.found .. attribute .. ':' .. lookup_value
       end
     end
-    if sound and type(value) ~= 'string' then
-      -- The digits as they stand there: a number of ours may be longer than those of Lua. Texts are no numbers.
+    if ok and type(value) ~= 'string' then
+      -- Use the digits of the text, since a number may have more digits than Lua keeps. Quoted texts are skipped.
       for digits in string.gmatch((string.gsub(text, '"[^"]*"', '')), '-?%d[%d%.eE+-]*') do
         lists[#lists + 1] = queue.found .. attribute .. ':' .. digits
       end
@@ -129,14 +129,14 @@ local function lookup_lists(values)
   return lists
 end
 
--- The list of the jobs that have the key of this one.
+-- Returns the list of the jobs that have the same key as this one.
 local function holders_of(hash)
   local text = redis.pcall('HGET', hash, 'flow:key')
-  local sound, key = pcall(cjson.decode, type(text) == 'string' and text or '')
-  return sound and type(key) == 'string' and queue.found .. ':' .. key or nil
+  local ok, key = pcall(cjson.decode, type(text) == 'string' and text or '')
+  return ok and type(key) == 'string' and queue.found .. ':' .. key or nil
 end
 
--- Where a job can be found that does not name these lists itself (LISTS).
+-- Returns the lookup lists of a job whose hash does not name them (LISTS).
 local function lists_of(hash)
   local row = #queue.lookups > 0 and redis.pcall('HMGET', hash, unpack(queue.lookups)) or {}
   local lists = row.err and {} or lookup_lists(row)
@@ -144,7 +144,7 @@ local function lists_of(hash)
   return lists
 end
 
--- Twice in its life at most.
+-- Renews a key after half of its life, so at most twice in that time.
 local function renew_key(key)
   local left = redis.pcall('PTTL', key)
   if type(left) == 'number' and left >= 0 and left <= queue.key_life / 2 then
@@ -172,11 +172,12 @@ local function renew_job(id)
   return 1 + children
 end
 
-local RENEWED = 2000 -- jobs looked at in one sweep
-local KINDS = { 'waiting', 'processing', 'suspects', 'delayed', 'parked' }
+local MAX_RENEWED_JOBS = 2000 -- maximum number of jobs that one sweep checks
+local LIST_KINDS = { 'waiting', 'processing', 'suspects', 'delayed', 'parked' }
 
--- One page after the other, from the tail of each list: what is pushed there meanwhile shifts nothing out of sight. Each
--- eighth of a job's life a round begins, so what one has missed (it was taken out beside) the next one meets in time.
+-- Renews the keys of jobs that have not ended, page by page. It reads each list from its tail, so that pushes in the
+-- meantime hide no job. A round begins eight times in the life of a job, so that the next round renews a job that this
+-- one has missed because it was between two lists.
 local function renew(root, bases)
   local state = root .. ':renewal'
   local base, kind, place = unpack(redis.call('HMGET', state, 'base', 'kind', 'place'))
@@ -187,19 +188,19 @@ local function renew(root, bases)
     base, kind, place = 1, 1, 0
   end
   base, kind, place = tonumber(base), tonumber(kind), tonumber(place)
-  local budget = RENEWED
+  local budget = MAX_RENEWED_JOBS
   while budget > 0 and bases[base] do
-    local name = KINDS[kind] == 'suspects' and root .. ':suspects' or bases[base] .. ':' .. KINDS[kind]
+    local name = LIST_KINDS[kind] == 'suspects' and root .. ':suspects' or bases[base] .. ':' .. LIST_KINDS[kind]
     local read = kind < 4 and 'LRANGE' or 'ZRANGE'
-    local ids = redis.pcall(read, name, -place - CHUNK, -place - 1)
+    local ids = redis.pcall(read, name, -place - MAX_VALUES, -place - 1)
     ids = ids.err and {} or ids
     for _, id in ipairs(ids) do
       budget = budget - renew_job(id)
     end
     budget, place = budget - #ids, place + #ids
-    if #ids < CHUNK then
+    if #ids < MAX_VALUES then
       kind, place = kind + 1, 0
-      if not KINDS[kind] then
+      if not LIST_KINDS[kind] then
         base, kind = base + 1, 1
       end
     end

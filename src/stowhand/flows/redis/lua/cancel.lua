@@ -1,11 +1,11 @@
 -- with: queue life ending
--- Cancel a job of this queue: at once if it waits; one that runs is asked to stop, which its worker hears at its next
--- heartbeat (beat.lua). KEYS: its hash. ARGV: queue, id.
--- Gives 'canceled', 'asked', or 'changed': it has ended, or is not in this queue any more.
+-- Cancel a job of this queue: a waiting job at once. For a running job, record a request, which its worker sees at its
+-- next heartbeat (beat.lua). KEYS: its hash. ARGV: queue, id.
+-- Returns 'canceled', 'asked', or 'changed': the job has ended, or is no longer in this queue.
 local id = ARGV[2]
-local row, hidden = fields_of(id, 'failed', 'parent', LISTS, QUEUES)
-if hidden then
-  return { err = hidden }
+local row, read_error = fields_of(id, 'failed', 'parent', LISTS, QUEUES)
+if read_error then
+  return { err = read_error }
 elseif not row or row[1] then
   return 'changed'
 end

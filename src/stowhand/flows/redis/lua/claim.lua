@@ -1,41 +1,42 @@
 -- with: queue
--- Take up to ``limit`` due jobs: what was delayed and is ready, in its order, then as they stand in the lists, one
--- priority after the other; into processing, each under its lock.
--- ARGV: queue, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
--- longer than the lease, else 0, 'woken' where a job has just been moved for who asks, or ''.
--- Gives {microseconds now, 1 where there may be more to take, 2 where the queue is paused, 0 where there is no timekeeper, 0 where no suspect waits,
--- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
+-- Claim up to ``limit`` due jobs by priority: delayed jobs that are ready, in their order, then the lists in theirs.
+-- Claimed jobs move to processing, and each gets a lock.
+-- ARGV: queue; token; worker; limit; milliseconds of the lease; 'suspects' or ''; milliseconds of the lock if it
+-- outlives the lease, else 0; 'woken' if a job has just been moved for this worker, or ''.
+-- Returns {time in microseconds; 1 if there may be more jobs, 2 if the queue is paused, else 0; 0 if there is no
+-- timekeeper; 0 if no suspect waits; row …}. A row contains the requested fields (or all: name, value, …), the id, and
+-- the priority.
 local token, limit, lease, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
 local life, woken = ARGV[7], ARGV[8] == 'woken'
 local leased = life ~= '0'
-local owner = ARGV[3] .. (leased and LEASED or ':') .. token
+local owner = ARGV[3] .. (leased and LEASED_SEPARATOR or ':') .. token
 if not leased then
   life = lease
 end
-local MOST = 2000 -- ids looked at in one call: ghosts and delayed jobs take time too
-local BEFORE = 4 -- values of the reply before the rows
+local MAX_CHECKED_IDS = 2000 -- maximum number of ids that one call checks: deleted and delayed jobs take time too
+local HEADER_LENGTH = 4 -- number of values in the reply before the rows
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local reply = { time[1] .. string.format('%06d', time[2]), 0, 1, 1 }
 
 local limiter, fields = queue.limiter, queue.fields
-local known = {} -- place of a field that the script itself looks at
+local positions = {} -- position of each field, by name
 for place, name in ipairs(fields or {}) do
-  known[name] = known[name] or place
+  positions[name] = positions[name] or place
 end
 
--- A job as it is to be answered, and how its fields are found by name; nil for one that is not there.
-local function look(id)
+-- Returns the row of a job for the reply, and a function that returns a field by name; nil if the job does not exist.
+local function read_job(id)
   if fields then
-    local row, why = fields_of(id, unpack(fields))
-    if why then
-      error(why, 0)
+    local row, reason = fields_of(id, unpack(fields))
+    if reason then
+      error(reason, 0)
     end
-    return row, row and function(name) return row[known[name]] end
+    return row, row and function(name) return row[positions[name]] end
   end
   local row = redis.pcall('HGETALL', queue.hashes .. id)
-  if row.err and hidden(row) then
-    error(hidden(row), 0)
+  if row.err and read_error_of(row) then
+    error(read_error_of(row), 0)
   elseif row.err or #row == 0 then
     return nil
   end
@@ -46,36 +47,36 @@ local function look(id)
   return row, function(name) return values[name] end
 end
 
--- The last window for which tickets were given, and how many: each has as many as the reservoir.
+-- Returns the last window with reserved starts, and their number: each window has as many as the reservoir.
 local function last_ticket(group)
   local window, given = string.match(redis.call('GET', limiter.tickets .. group) or '', '^(%d+):(%d+)$')
   return tonumber(window or 0), tonumber(given or 0)
 end
 
--- What is taken at the very end of a window would start in the next one, which has its own.
+-- A job that is claimed at the very end of a window would start in the next one, which has jobs of its own.
 local function is_early(window)
   return (window + 1) * limiter.interval - now > math.min(20, limiter.interval / 50)
 end
 
--- Too many in this window? Then it waits for one of the next: so many in each as the reservoir allows.
+-- Applies the limiter. If this window is full, delays the job to a later window, in which the reservoir has room.
 local function is_held_back(id, base, value)
   local group = limiter.group and group_of(value(limiter.group)) or 'default'
   local waiting = limiter.enqueued .. group
   if value('delay') and count(redis.call('GET', waiting)) > 0 then
     redis.call('DECR', waiting)
   end
-  local here = math.floor(now / limiter.interval)
-  local calls = limiter.calls .. group .. ':' .. string.format('%d', here)
+  local current = math.floor(now / limiter.interval)
+  local calls = limiter.calls .. group .. ':' .. string.format('%d', current)
   local window, given = last_ticket(group)
-  -- A job that has waited, overdue or not, passes as soon as a window has room; a new one not while others wait.
-  local has_room = is_early(here) and count(redis.call('GET', calls)) < limiter.reservoir
-  if has_room and (value('delay') or window <= here or count(redis.call('GET', waiting)) == 0) then
+  -- A delayed job may start as soon as a window has room. A new job must wait while others are delayed.
+  local has_room = is_early(current) and count(redis.call('GET', calls)) < limiter.reservoir
+  if has_room and (value('delay') or window <= current or count(redis.call('GET', waiting)) == 0) then
     redis.call('INCR', calls)
     redis.call('PEXPIRE', calls, 2 * limiter.interval)
     return false
   end
-  if window <= here then
-    window, given = here + 1, 0
+  if window <= current then
+    window, given = current + 1, 0
   elseif given >= limiter.reservoir then
     window, given = window + 1, 0
   end
@@ -91,8 +92,8 @@ local function is_held_back(id, base, value)
   return true
 end
 
--- Under a lock, and at work? Then it stood in the queue twice, and one lock is for one of them. A lock alone is a
--- leftover: the original's workers leave it after a failure.
+-- Returns whether the job has a lock and is in processing. Then it was in the queue twice, and the lock belongs to the
+-- other entry. A lock without an entry in processing is a leftover: the original's workers leave it after a failure.
 local function is_at_work(id)
   if redis.call('EXISTS', queue.locks .. id) == 1 then
     for _, base in ipairs(queue.bases) do
@@ -104,13 +105,13 @@ local function is_at_work(id)
   return false
 end
 
--- Gives the row if it is taken; 'suspect' where it is to run apart; nil where it is a ghost (its hash was deleted, or
--- has expired), stood there twice, or has to wait.
-local function take_one(rank, base, id)
-  local row, value = look(id)
+-- Claims one job. Returns its row; 'suspect' if it must run apart; nil if its hash was deleted or has expired, if it
+-- was in the queue twice, or if it must wait.
+local function claim_one(rank, base, id)
+  local row, value = read_job(id)
   if not row then
     return nil
-  elseif not apart and count(value(RESETS)) >= SUSPECT then
+  elseif not apart and count(value(RESETS)) >= SUSPECT_RESETS then
     return 'suspect'
   elseif limiter and (is_at_work(id) or is_held_back(id, base, value)) then
     return nil
@@ -130,50 +131,50 @@ local function take_one(rank, base, id)
   return row
 end
 
-local mine, trouble = {}, nil
-local back = {} -- what could not be taken, for no reason of its own (a key of a wrong type, a missing permission)
+local claimed, problem = {}, nil
+local rejected = {} -- ids that could not be claimed because of an error (a key of a wrong type, a missing permission)
 
 local function move(list, ids)
-  local sound, why = pcall(redis.call, 'RPUSH', list, unpack(ids))
-  if not sound then
-    trouble = why
+  local ok, reason = pcall(redis.call, 'RPUSH', list, unpack(ids))
+  if not ok then
+    problem = reason
     for _, id in ipairs(ids) do
-      back[#back + 1] = id
+      rejected[#rejected + 1] = id
     end
   end
-  return sound
+  return ok
 end
 
 local function set_apart(ids)
   for _, id in ipairs(ids) do
-    if not suspect(id) then
-      back[#back + 1] = id
+    if not add_suspect(id) then
+      rejected[#rejected + 1] = id
     end
   end
 end
 
-local function take(rank, base, ids)
-  local taken, rows, suspects = {}, {}, {}
+local function claim_ids(rank, base, ids)
+  local claimed_ids, rows, suspects = {}, {}, {}
   for _, id in ipairs(ids) do
-    local sound, row = true, nil
-    if not mine[id] then
-      sound, row = pcall(take_one, rank, base, id)
+    local ok, row = true, nil
+    if not claimed[id] then
+      ok, row = pcall(claim_one, rank, base, id)
     end
-    if not sound then
-      back[#back + 1], trouble = id, row
+    if not ok then
+      rejected[#rejected + 1], problem = id, row
     elseif row == 'suspect' then
       suspects[#suspects + 1] = id
     elseif row then
-      taken[#taken + 1], rows[#rows + 1] = id, row
-      mine[id] = true
+      claimed_ids[#claimed_ids + 1], rows[#rows + 1] = id, row
+      claimed[id] = true
     end
   end
   set_apart(suspects)
-  if #taken == 0 then
+  if #claimed_ids == 0 then
     return
   end
-  if not move(base .. ':processing', taken) then
-    for _, id in ipairs(taken) do
+  if not move(base .. ':processing', claimed_ids) then
+    for _, id in ipairs(claimed_ids) do
       redis.call('DEL', queue.locks .. id)
     end
     return
@@ -183,28 +184,28 @@ local function take(rank, base, ids)
   end
 end
 
-local looked = 0
-local function room()
-  return math.min(limit + BEFORE - #reply, MOST - looked, CHUNK)
+local checked_count = 0
+local function remaining()
+  return math.min(limit + HEADER_LENGTH - #reply, MAX_CHECKED_IDS - checked_count, MAX_VALUES)
 end
 
 local function next_ids(list)
-  local ids = room() > 0 and redis.call('LPOP', list, room())
-  looked = looked + (ids and #ids or 0)
+  local ids = remaining() > 0 and redis.call('LPOP', list, remaining())
+  checked_count = checked_count + (ids and #ids or 0)
   return ids
 end
 
 local function serve_list(list, rank, base)
   local ids = next_ids(list)
   while ids do
-    take(rank, base, ids)
+    claim_ids(rank, base, ids)
     ids = next_ids(list)
   end
 end
 
--- The usual case of an idle worker with one slot: what has woken it, moved in one command.
+-- Usual case of an idle worker with one free slot: claim the job that has woken it, moved by one command.
 local function serve_moved(list, rank, base)
-  if room() ~= 1 then
+  if remaining() ~= 1 then
     return serve_list(list, rank, base)
   end
   local processing = base .. ':processing'
@@ -212,16 +213,16 @@ local function serve_moved(list, rank, base)
   if not id then
     return
   end
-  looked = looked + 1
-  local sound, row = pcall(take_one, rank, base, id)
-  if sound and row and row ~= 'suspect' then
-    mine[id] = true
+  checked_count = checked_count + 1
+  local ok, row = pcall(claim_one, rank, base, id)
+  if ok and row and row ~= 'suspect' then
+    claimed[id] = true
     reply[#reply + 1] = row
     return
   end
   redis.call('LREM', processing, -1, id)
-  if not sound then
-    back[#back + 1], trouble = id, row
+  if not ok then
+    rejected[#rejected + 1], problem = id, row
   elseif row == 'suspect' then
     set_apart({ id })
   end
@@ -229,47 +230,47 @@ local function serve_moved(list, rank, base)
 end
 
 local function serve_suspects(list)
-  while room() > 0 do
+  while remaining() > 0 do
     local first = redis.call('LINDEX', list, 0)
     if not first then
       return
     end
     redis.call('LPOP', list)
-    looked = looked + 1
+    checked_count = checked_count + 1
     local priority = queue.ranked and redis.pcall('HGET', queue.hashes .. first, 'priority')
-    take(1, base_of(queue.bases, type(priority) == 'string' and priority or 1), { first })
+    claim_ids(1, base_of(queue.bases, type(priority) == 'string' and priority or 1), { first })
   end
 end
 
--- What is ready, the first that was to be ready first: before the others, one that was moved for an idle worker, if it
--- is still there (due.lua).
+-- Claims delayed jobs that are ready, in the order of their times. A job that the timekeeper has moved for an idle
+-- worker (due.lua) comes first if it is still there.
 local function serve_delayed(list, rank, base)
-  while room() > 0 do
+  while remaining() > 0 do
     local first = redis.call('ZRANGE', list, 0, 0, 'WITHSCORES')
     if not first[2] or tonumber(first[2]) > now then
       return
     end
-    local lent = redis.call('GET', base .. ':lent')
-    if lent and redis.call('LINDEX', base .. ':waiting', 0) == lent then
-      take(rank, base, { redis.call('LPOP', base .. ':waiting') })
+    local promoted = redis.call('GET', base .. ':lent')
+    if promoted and redis.call('LINDEX', base .. ':waiting', 0) == promoted then
+      claim_ids(rank, base, { redis.call('LPOP', base .. ':waiting') })
     end
-    if room() > 0 then
-      local ids = redis.call('ZRANGEBYSCORE', list, '-inf', now, 'LIMIT', 0, room())
-      looked = looked + #ids
+    if remaining() > 0 then
+      local ids = redis.call('ZRANGEBYSCORE', list, '-inf', now, 'LIMIT', 0, remaining())
+      checked_count = checked_count + #ids
       redis.call('ZREM', list, unpack(ids))
-      take(rank, base, ids)
+      claim_ids(rank, base, ids)
     end
   end
 end
 
--- An error of one list, or of one job, does not stop the others.
+-- Calls a function for a list. An error of one list or job does not affect the others.
 local function serve(how, list, home, ...)
-  local sound, why = pcall(how, list, ...)
-  trouble = sound and trouble or why
-  for place = #back, 1, -1 do
-    redis.call('LPUSH', home, back[place])
+  local ok, reason = pcall(how, list, ...)
+  problem = ok and problem or reason
+  for place = #rejected, 1, -1 do
+    redis.call('LPUSH', home, rejected[place])
   end
-  back = {}
+  rejected = {}
 end
 
 local function serve_all()
@@ -280,13 +281,13 @@ local function serve_all()
   end
   for rank, base in ipairs(queue.bases) do
     local waiting = base .. ':waiting'
-    serve(serve_moved, base .. ':moved', waiting, rank, base) -- an idle worker was woken for it
+    serve(serve_moved, base .. ':moved', waiting, rank, base) -- an idle worker was woken for these jobs
     serve(serve_delayed, base .. ':delayed', waiting, rank, base)
     serve(serve_list, waiting, waiting, rank, base)
   end
 end
 
--- Nothing anywhere: the usual case of an idle worker that looks, or has worked off what there was.
+-- Returns whether all lists are empty: the usual case of an idle worker, or one that has finished all jobs.
 local function is_empty()
   if woken or apart then
     return false
@@ -300,17 +301,17 @@ local function is_empty()
   return redis.call('EXISTS', unpack(names)) == 0
 end
 
-local unleased = false
+local lease_refused = false
 
--- A token that was abandoned claims nothing more. Where locks outlive their lease the claim's own lease begins.
+-- Returns whether the token was abandoned. If locks outlive their lease, also starts the claim's own lease.
 local function is_dead()
   if not leased then
     return redis.call('EXISTS', queue.dead .. token) == 1
   end
   local begun = redis.pcall('SET', queue.leases .. token, 'alive', 'PX', lease, 'NX')
-  -- Where memory is full, workers make room by working: a lease may begin once a job was taken.
-  unleased = begun and begun.err
-  return (not begun or unleased) and redis.call('GET', queue.leases .. token) == 'dead'
+  -- If the server's memory is full, only finished jobs make room. So the lease may start after a job was claimed.
+  lease_refused = begun and begun.err
+  return (not begun or lease_refused) and redis.call('GET', queue.leases .. token) == 'dead'
 end
 
 if redis.call('EXISTS', queue.root .. ':paused') == 1 then
@@ -323,17 +324,17 @@ elseif is_dead() then
   return reply
 end
 serve_all()
-if unleased and #reply > BEFORE then
+if lease_refused and #reply > HEADER_LENGTH then
   redis.call('SET', queue.leases .. token, 'alive', 'PX', lease)
 end
-if not apart and #reply == BEFORE then
+if not apart and #reply == HEADER_LENGTH then
   reply[3] = redis.call('EXISTS', queue.root .. ':timer')
   reply[4] = redis.call('EXISTS', queue.root .. ':suspects')
 end
-if trouble and #reply == BEFORE then
-  return { err = words_of(trouble) }
+if problem and #reply == HEADER_LENGTH then
+  return { err = error_text(problem) }
 end
-if looked >= MOST and #reply - BEFORE < limit then
+if checked_count >= MAX_CHECKED_IDS and #reply - HEADER_LENGTH < limit then
   reply[2] = 1
 end
 return reply

@@ -1,17 +1,18 @@
--- Keep new jobs, make them findable, and put them into their queue: all of them in this one step.
--- KEYS: any of the flow; classic: the mark whose the queue is. ARGV: what the flow's hashes begin with, their life in
--- ms, '1' where every worker is ours (then they tell when they were made, and live until they have ended), the flow,
--- what every key begins with, the root of the queue, how many may wait there, the queue's name, then for each job: id,
--- address of its list, milliseconds until it may start (0: at once), address of the list of its key ('': it has none),
--- number of values, field, value, …, number of lookup lists (that of its key among them), list, …
--- A job that is there already was made by an earlier try, whose reply was lost: it is left as it is. Where a job with the
--- same key has not ended, none is made. Where one cannot be made (a key of a wrong type, a missing permission), none is.
--- Gives {1, the id of each}; or, and then none is made, {0}: the queue is another flow's; {-1}: it is full.
+-- Create jobs with their lookups, and put them into the queue, atomically.
+-- KEYS: any key of the flow; classic: also the key with the owner of the queue. ARGV: prefix of the flow's hashes;
+-- their life in milliseconds; '1' if only Stowhand serves the flow (then hashes contain their creation time, and live
+-- until the job has ended); the flow; prefix of all keys; root of the queue; maximum number of waiting jobs; name of
+-- the queue. Then for each job: id, base of its list, milliseconds until it may start (0: at once), list of its key
+-- ('': it has none), number of values, field, value, …, number of lookup lists (including that of its key), list, … A
+-- job that exists was created by an earlier call without a reply, and is not changed. If a job with the same key has
+-- not ended, its id is returned and no job is created. If one job cannot be created (a key of a wrong type, a missing
+-- permission), none is. Returns {1, id of each job}; or, without creating any job, {0}: another flow owns the queue;
+-- {-1}: the queue is full.
 local hashes, life, lasting = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local prefix, root, most, queue = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local FULL = 'FULL'
-local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
-local LONG = 32 -- a lookup list of this length may begin with jobs that have expired
+local prefix, root, max_waiting, queue = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local QUEUE_FULL = 'QUEUE_FULL'
+local MAX_VALUES = 1000 -- maximum number of values in one call: a Lua stack has room for a few thousand
+local MIN_CHECKED_LENGTH = 32 -- length from which a lookup list is checked for expired jobs at its head
 local now
 local function now_ms()
   if not now then
@@ -21,19 +22,20 @@ local function now_ms()
   return now
 end
 
--- With ``facts`` in the first call.
-local function put(hash, first, last, facts)
+-- Writes the fields of ARGV from ``first`` to ``last`` into a hash, with ``fields`` in the first call.
+local function put(hash, first, last, fields)
   local from = first
   repeat
-    for place = from, math.min(from + CHUNK - 1, last) do
-      facts[#facts + 1] = ARGV[place]
+    for place = from, math.min(from + MAX_VALUES - 1, last) do
+      fields[#fields + 1] = ARGV[place]
     end
-    redis.call('HSET', hash, unpack(facts))
-    from, facts = from + CHUNK, {}
+    redis.call('HSET', hash, unpack(fields))
+    from, fields = from + MAX_VALUES, {}
   until from > last
 end
 
--- Two are forgotten for each that comes, so a list that is used is never much longer than what is to be found in it.
+-- Removes up to 16 expired jobs from the head of a list. It is called for every eighth new job, so that two may go for
+-- each that comes, and a list is never much longer than the number of its live jobs.
 local function forget_expired(list)
   for _ = 1, 16 do
     local oldest = redis.call('LINDEX', list, 0)
@@ -44,7 +46,7 @@ local function forget_expired(list)
   end
 end
 
--- Who is in the list and has not ended is counted (_life.lua).
+-- Returns the key of the counter of jobs in a list that have not ended (_life.lua).
 local function counter_of(list)
   return prefix .. 'open:' .. string.sub(list, #prefix + #'job:' + 1)
 end
@@ -61,11 +63,11 @@ local function keep_list(list, length, delay)
   end
 end
 
-local function make_findable(id, first, last, delay)
+local function add_lookups(id, first, last, delay)
   for place = first, last do
     local length = redis.call('RPUSH', ARGV[place], id)
     keep_list(ARGV[place], length, delay)
-    if length > LONG and length % 8 == 0 then
+    if length > MIN_CHECKED_LENGTH and length % 8 == 0 then
       forget_expired(ARGV[place])
     end
   end
@@ -80,19 +82,19 @@ local function enqueue(base, id)
   table.insert(pushes[base], id)
 end
 
--- Its state; when it was made; in which lists it can be found, for the script that ends it.
-local function facts_of(state, first, last)
-  local facts = { 'flow:state', cjson.encode(state .. ':' .. queue) }
+-- Returns the script's own fields of a new job: state, creation time, and lookup lists for the script that ends it.
+local function own_fields(state, first, last)
+  local fields = { 'flow:state', cjson.encode(state .. ':' .. queue) }
   if lasting then
-    facts[3], facts[4] = 'createdAtTimestamp', string.format('%d', now_ms())
+    fields[3], fields[4] = 'createdAtTimestamp', string.format('%d', now_ms())
   end
   if lasting and last >= first then
-    facts[5], facts[6] = 'lookups:lists', cjson.encode({ unpack(ARGV, first, math.min(first + CHUNK - 1, last)) })
+    fields[5], fields[6] = 'lookups:lists', cjson.encode({ unpack(ARGV, first, math.min(first + MAX_VALUES - 1, last)) })
   end
-  return facts
+  return fields
 end
 
--- The job of this key that has not ended. A key without one begins anew.
+-- Returns the job with this key that has not ended. Without one, deletes the list.
 local function holder_of(list)
   for _, id in ipairs(redis.call('LRANGE', list, 0, -1)) do
     local row = redis.call('HMGET', hashes .. id, 'flow:state', 'failed')
@@ -104,10 +106,10 @@ local function holder_of(list)
   redis.call('DEL', list)
 end
 
--- Wakes the timekeeper where this job is the first that falls due (_queue.lua: ring).
+-- Delays a new job. Wakes the timekeeper if this job is due next (``ring_bell`` in _queue.lua).
 local function postpone(hash, base, id, ready)
-  if redis.call('ZCARD', base .. ':delayed') >= most then
-    error(FULL, 0)
+  if redis.call('ZCARD', base .. ':delayed') >= max_waiting then
+    error(QUEUE_FULL, 0)
   end
   local text = string.format('%d', ready)
   redis.call('HSET', hash, 'delay', 'true', 'delayReason', '"created with a delay"', 'delayReadyTimestamp', text)
@@ -118,49 +120,49 @@ local function postpone(hash, base, id, ready)
   end
 end
 
-local made = {} -- id, base of its list, places of its lookup lists: from, to
+local created = {} -- for each created job: id, base of its list, first and last position of its lookup lists in ARGV
 local reply = { 1 }
 
--- Gives where the next one begins.
-local function make(place)
+-- Creates the job whose arguments begin at ``place``. Returns the position of the next job.
+local function create(place)
   local id, base, delay, key = ARGV[place], ARGV[place + 1], tonumber(ARGV[place + 2]), ARGV[place + 3]
-  local found = place + 5 + tonumber(ARGV[place + 4]) -- the number of lookup lists stands here
-  local hash, last = hashes .. id, found + tonumber(ARGV[found])
+  local lookups_at = place + 5 + tonumber(ARGV[place + 4]) -- position of the number of lookup lists
+  local hash, last = hashes .. id, lookups_at + tonumber(ARGV[lookups_at])
   local holder = key ~= '' and holder_of(key)
   reply[#reply + 1] = holder or id
   if not holder and redis.call('EXISTS', hash) == 0 then
-    made[#made + 1] = { id, base, found + 1, last }
-    put(hash, place + 5, found - 1, facts_of(delay > 0 and 'delayed' or 'waiting', found + 1, last))
+    created[#created + 1] = { id, base, lookups_at + 1, last }
+    put(hash, place + 5, lookups_at - 1, own_fields(delay > 0 and 'delayed' or 'waiting', lookups_at + 1, last))
     if delay > 0 then
       postpone(hash, base, id, now_ms() + delay)
     else
       enqueue(base, id)
     end
     if not lasting then
-      redis.call('PEXPIRE', hash, string.format('%d', life + delay)) -- from when it may start
+      redis.call('PEXPIRE', hash, string.format('%d', life + delay)) -- its life begins when it may start
     end
-    make_findable(id, found + 1, last, delay)
+    add_lookups(id, lookups_at + 1, last, delay)
   end
   return last + 1
 end
 
-local function make_all()
+local function create_all()
   local place = 9
   while ARGV[place] do
-    place = make(place)
+    place = create(place)
   end
   local length = 0
   for _, base in ipairs(lists) do
-    for from = 1, #pushes[base], CHUNK do
-      length = redis.call('RPUSH', base .. ':waiting', unpack(pushes[base], from, math.min(from + CHUNK - 1, #pushes[base])))
+    for from = 1, #pushes[base], MAX_VALUES do
+      length = redis.call('RPUSH', base .. ':waiting', unpack(pushes[base], from, math.min(from + MAX_VALUES - 1, #pushes[base])))
     end
-    if length > most then
-      error(FULL, 0)
+    if length > max_waiting then
+      error(QUEUE_FULL, 0)
     end
   end
 end
 
-local function unmake(id, base, first, last)
+local function undo(id, base, first, last)
   redis.call('DEL', hashes .. id)
   redis.pcall('ZREM', base .. ':delayed', id)
   redis.pcall('LREM', base .. ':waiting', -1, id)
@@ -175,14 +177,14 @@ local owner = KEYS[2] and redis.call('GET', KEYS[2])
 if owner and owner ~= ARGV[4] then
   return { 0 }
 end
-local sound, trouble = pcall(make_all)
-if sound then
+local ok, problem = pcall(create_all)
+if ok then
   return reply
 end
-for _, one in ipairs(made) do
-  unmake(unpack(one))
+for _, one in ipairs(created) do
+  undo(unpack(one))
 end
-if trouble == FULL then
+if problem == QUEUE_FULL then
   return { -1 }
 end
-return { err = type(trouble) == 'table' and trouble.err or tostring(trouble) }
+return { err = type(problem) == 'table' and problem.err or tostring(problem) }

@@ -1,10 +1,10 @@
 -- with: queue
--- Keep the time of one queue: a delayed job that has become ready wakes an idle worker. ARGV: queue, worker, milliseconds
--- that it is the timekeeper from now on; 0: it stops being it.
--- Idle workers block on the list of those that wait, and workers that claim take what is ready by themselves, in its
--- order. So one is moved to that list at a time, and only while it is empty: then a worker that blocks there gets it at once.
--- Gives {'0' where another worker is the timekeeper, milliseconds until the next is ready: 0 where one was lent and more are,
--- -1 where none is delayed or all are busy}.
+-- Run the timekeeper of one queue: a delayed job that becomes ready wakes an idle worker. ARGV: queue; worker;
+-- milliseconds for which it is the timekeeper, or 0 to stop.
+-- Idle workers block on the waiting list, and claims take ready jobs in their order. So the timekeeper moves one job at
+-- a time to that list, and only while the list is empty: then a worker that blocks there gets it at once.
+-- Returns {0 if another worker is the timekeeper, else 1; milliseconds until the next job is ready: 0 if a job was
+-- moved, -1 if none is delayed or all workers are busy}.
 local timer = queue.root .. ':timer'
 local keeper = redis.call('GET', timer)
 if keeper and keeper ~= ARGV[2] then
@@ -17,7 +17,7 @@ end
 redis.call('SET', timer, ARGV[2], 'PX', ARGV[3])
 local now, due = now_ms(), -1
 
-local function lend(base)
+local function promote_first(base)
   local first = redis.call('ZRANGE', base .. ':delayed', 0, 0, 'WITHSCORES')
   if not first[2] then
     return
@@ -25,9 +25,9 @@ local function lend(base)
   local wait = math.max(math.ceil(tonumber(first[2]) - now), 0)
   if wait == 0 then
     if redis.call('EXISTS', base .. ':waiting', base .. ':moved') > 0 then
-      return -- the worker that claims that one takes this first
+      return -- the worker that claims the job in that list claims this one first
     end
-    redis.call('RPUSH', base .. ':waiting', first[1]) -- first: where it is refused, it stays
+    redis.call('RPUSH', base .. ':waiting', first[1]) -- before ZREM: if the push is refused, the job stays delayed
     redis.call('ZREM', base .. ':delayed', first[1])
     redis.call('SET', base .. ':lent', first[1], 'PX', 60000)
   end
@@ -35,6 +35,6 @@ local function lend(base)
 end
 
 for _, base in ipairs(queue.bases) do
-  pcall(lend, base) -- an error of one list is reported by the sweep
+  pcall(promote_first, base) -- the sweep reports an error of one list
 end
 return { 1, due }

@@ -1,5 +1,5 @@
 -- with: queue
--- Milliseconds until the first waiting job is ready, 0 if one is; -1 where none waits. ARGV: queue.
+-- Return the milliseconds until the first job is ready: 0 if one is ready, -1 if none waits. ARGV: queue.
 local now = now_ms()
 local due = -1
 if redis.call('EXISTS', queue.root .. ':suspects') == 1 then

@@ -1,5 +1,5 @@
--- Say whose queues these are. ARGV: the flow, then the mark of each queue; KEYS: any of the flow.
--- Gives {}; or, and then nothing is marked, {place, name of the flow that one of them is marked for}.
+-- Mark queues as owned by a flow. ARGV: the flow, then the owner's key of each queue. KEYS: any key of the flow.
+-- Returns {}; or, without marking any queue, {position, flow} of the first queue that another flow owns.
 for place = 2, #ARGV do
   local owner = redis.call('GET', ARGV[place])
   if owner and owner ~= ARGV[1] then
@@ -9,7 +9,8 @@ end
 for place = 2, #ARGV do
   if redis.call('EXISTS', ARGV[place]) == 0 then
     local reply = redis.pcall('SET', ARGV[place], ARGV[1])
-    -- Where memory is full, workers make room by working: the sweep marks it again.
+    -- If the server's memory is full, only finished jobs make room, so workers must start. The sweep marks the queue
+    -- later.
     if reply.err and not string.find(reply.err, 'maxmemory', 1, true) then
       return reply
     end

@@ -1,14 +1,14 @@
 -- with: queue life ending
--- Take back what a worker held that died. ARGV: queue, then 'lease', id, token; or 'worker', its name.
--- Gives {id, state, …} in the order of the claims.
-local found = {}
+-- Reset the jobs of a lost worker. ARGV: queue, then 'lease', id and token; or 'worker' and its name.
+-- Returns {id, state, …} in the order of the claims.
+local resets = {}
 
-local function take_back(base, id)
+local function reset_job(base, id)
   redis.call('DEL', queue.locks .. id)
   local state = reset(id, base)
   if state then
-    table.insert(found, 1, state)
-    table.insert(found, 1, id)
+    table.insert(resets, 1, state)
+    table.insert(resets, 1, id)
   end
 end
 
@@ -16,9 +16,9 @@ if ARGV[2] == 'lease' then
   local id = ARGV[3]
   if is_ours(redis.call('GET', queue.locks .. id), ARGV[4]) then
     local row = fields_of(id, 'priority')
-    local base = take_from_processing(id, row and row[1], 0)
+    local base = remove_from_processing(id, row and row[1], 0)
     if base then
-      take_back(base, id)
+      reset_job(base, id)
     end
   end
 else
@@ -29,10 +29,10 @@ else
     for place = #ids, 1, -1 do
       if locks[place] and string.match(locks[place], '^(.-)%+?:[^:]*$') == ARGV[3] then
         if redis.call('LREM', base .. ':processing', 0, ids[place]) > 0 then
-          take_back(base, ids[place])
+          reset_job(base, ids[place])
         end
       end
     end
   end
 end
-return found
+return resets

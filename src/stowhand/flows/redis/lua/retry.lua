@@ -1,11 +1,11 @@
 -- with: queue life
--- Put a failed job, or one that no list has (lost), back into its queue, as if it had just come there.
--- KEYS: its hash. ARGV: queue, its id as it stands in lists (any bytes), and as JSON:
---   failed, failed_queue, state    as they were read; it must not have changed since
---   lost                           it has not failed: it is put back only if no list of the queue has it
--- Gives 'retried', or why not.
+-- Put a failed job, or a lost one (which no list contains), at the end of its queue with all retries.
+-- KEYS: its hash. ARGV: queue; the id in lists (any bytes); and as JSON:
+--   failed, failed_queue, state    values that the caller has read; the job must not have changed since
+--   lost                           the job has not failed: it is put back only if no list of the queue contains it
+-- Returns 'retried', or the reason why not.
 local hash, id, read = KEYS[1], ARGV[2], cjson.decode(ARGV[3])
-local failed, failed_queue, state, from, priority = unpack(
+local failed, failed_queue, state, quoted_parent, priority = unpack(
   redis.call('HMGET', hash, 'failed', 'failedQueue', STATE, 'parent', 'priority')
 )
 for name, value in pairs({ failed = failed, failed_queue = failed_queue, state = state }) do
@@ -32,7 +32,7 @@ if read.lost and is_in_a_list() then
   return 'changed'
 end
 
--- A parent that has come again has other children.
+-- Returns whether the parent still has this child: a parent that comes to the queue again creates other children.
 local function is_child_of(parent)
   for _, key in ipairs(children_of(parent, queue.parent.name)) do
     if key == hash then
@@ -44,23 +44,23 @@ end
 
 local parent, open
 if queue.parent then
-  local sound, above = pcall(cjson.decode, from or '')
-  if not sound or type(above) ~= 'string' then
+  local ok, parent_id = pcall(cjson.decode, quoted_parent or '')
+  if not ok or type(parent_id) ~= 'string' then
     return 'unknown parent'
   end
   local field = 'children:' .. queue.parent.name
-  parent, open = queue.parent.hashes .. above, field .. ':open'
+  parent, open = queue.parent.hashes .. parent_id, field .. ':open'
   if redis.call('EXISTS', parent) == 0 then
     return 'orphan'
   elseif redis.call('HEXISTS', parent, 'failed') == 1 then
     return 'parent failed'
   elseif redis.call('HEXISTS', parent, field .. ':results') == 1 or not is_child_of(parent) then
     return 'gathered'
-  elseif redis.call('EXISTS', queue.prefix .. 'lock:' .. queue.parent.name .. ':' .. above) == 1 then
+  elseif redis.call('EXISTS', queue.prefix .. 'lock:' .. queue.parent.name .. ':' .. parent_id) == 1 then
     return 'gathering'
   end
 end
-redis.call('RPUSH', base_of(queue.bases, queue.ranked and priority) .. ':waiting', id) -- first: where it is refused, nothing is done
+redis.call('RPUSH', base_of(queue.bases, queue.ranked and priority) .. ':waiting', id) -- first: if the push is refused, nothing is changed
 if parent and not read.lost and redis.call('HEXISTS', parent, open) == 1 then
   redis.call('HINCRBY', parent, open, 1)
 end
@@ -75,10 +75,10 @@ if queue.again then
 end
 local holders = holders_of(hash)
 if holders and not redis.call('LPOS', holders, id) then
-  redis.call('RPUSH', holders, id) -- a later job has removed the list
+  redis.call('RPUSH', holders, id) -- a later job with the same key has deleted the list
 end
 
--- What is kept as long as the job: its children; beside the original the lists in which it can be found, too.
+-- Keys that live as long as the job: its children; and its lookup lists if the original implementation serves the flow.
 local kept = queue.lasting and {} or lists_of(hash)
 for _, name in ipairs(queue.parents) do
   for _, key in ipairs(children_of(hash, name)) do
@@ -94,7 +94,7 @@ if not queue.lasting then
   end
   return 'retried'
 end
--- It has not ended any more, and the lists in which it can be found count it again.
+-- The job is live again, so the counters of its lookup lists include it.
 local ended = redis.call('PTTL', hash) >= 0
 redis.call('PERSIST', hash)
 for _, key in ipairs(kept) do

@@ -1,16 +1,16 @@
 -- with: queue life ending
--- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
--- KEYS: the queue, the mark of this call. ARGV: queue, jobs (MessagePack: of each id, token, outcome and what belongs
--- to that):
+-- Settle jobs, atomically. A settlement is recorded only if the job has the lock of its claim.
+-- KEYS: the queue, the mark of this call. ARGV: queue, jobs (MessagePack: id, token, outcome and arguments of each):
 --   complete   {name, number of priorities} of the next queue or false, {field, value, …}
 --   park       {field, value, …}, {{id, queue, priority, {field, value, …}} for each child}
 --   error      milliseconds until it is ready
 --   snooze     milliseconds until it is ready, reason (JSON)
 --   fail       message (JSON)
 --   cancel     message (JSON)
--- One that was asked to cancel is canceled instead of waiting again, for its next queue or for children.
--- Gives {1 if this call was executed before, what became of each: S settled, C canceled instead, F failed instead, L
--- lost, G lost and its hash is gone}.
+-- A job with a cancellation request is canceled instead of waiting again, moving to its next queue, or waiting for
+-- children.
+-- Returns {1 if this call was executed before, else 0; a mark for each job: S settled, C canceled instead, F failed
+-- instead, L lost, G lost and without a hash}.
 local entries, ids = cmsgpack.unpack(ARGV[2]), {}
 for index, entry in ipairs(entries) do
   ids[index] = entry[1]
@@ -18,21 +18,21 @@ end
 local locks, marks = locks_of(ids, KEYS[2])
 
 if marks then
-  local known = {}
+  local results = {}
   for index = 1, #entries do
-    -- Held again: by the word of every store, what was settled under an earlier lease is of the past.
-    known[index] = locks[index] and 'L' or string.sub(marks, index, index)
+    -- The job is held again. In every store, a settlement of an earlier lease is then reported as lost.
+    results[index] = locks[index] and 'L' or string.sub(marks, index, index)
   end
-  return { 1, table.concat(known) }
+  return { 1, table.concat(results) }
 end
 
 local function put(key, fields)
-  for from = 1, #fields, CHUNK do
-    redis.call('HSET', key, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+  for from = 1, #fields, MAX_VALUES do
+    redis.call('HSET', key, unpack(fields, from, math.min(from + MAX_VALUES - 1, #fields)))
   end
 end
 
-local pushes, lists = {}, {} -- places of entries, by the list that their ids go to
+local pushes, lists = {}, {} -- positions of entries, by the list to which their ids are pushed
 local function push(list, index)
   if not pushes[list] then
     pushes[list] = {}
@@ -45,11 +45,11 @@ local function change_for(flow)
   if type(queue.change) ~= 'table' then
     return queue.change
   end
-  local sound, name = pcall(cjson.decode, flow or '')
-  return queue.change[sound and type(name) == 'string' and name or queue.flow] or 0
+  local ok, name = pcall(cjson.decode, flow or '')
+  return queue.change[ok and type(name) == 'string' and name or queue.flow] or 0
 end
 
-local arrivals = {} -- by queue: the state of a job that goes on to it
+local arrivals = {} -- state of a job that moves to a queue, by queue
 local function arrival_at(name)
   arrivals[name] = arrivals[name] or cjson.encode('waiting:' .. name)
   return arrivals[name]
@@ -64,8 +64,8 @@ function outcomes.complete(index, entry, hash, base, row)
   if not queue.lasting then
     fields[#fields + 1], fields[#fields + 2] = PASSED, cjson.encode(queue.name)
   end
-  if not target and not queue.parent and #fields < CHUNK then
-    ended(hash, row[8], row[9], fields)
+  if not target and not queue.parent and #fields < MAX_VALUES then
+    record_end(hash, row[8], row[9], fields)
     return
   end
   if not target and queue.parent then
@@ -80,13 +80,13 @@ function outcomes.complete(index, entry, hash, base, row)
       redis.call('HSET', hash, 'priority', after)
     end
     if row[10] then
-      redis.call('HDEL', hash, 'retries:' .. name) -- it has been there before
+      redis.call('HDEL', hash, 'retries:' .. name) -- the job was in that queue before
     end
     push(base_at(name, after) .. ':waiting', index)
   elseif queue.parent then
-    tell_parent(hash, row[4])
+    wake_parent(hash, row[4])
   else
-    ended(hash, row[8], row[9])
+    record_end(hash, row[8], row[9])
   end
 end
 
@@ -94,16 +94,16 @@ function outcomes.park(index, entry, hash, base, row)
   local id = ids[index]
   put(hash, entry[4])
   if #entry[5] > 0 then
-    -- Of an earlier time; and the order to make failed children anew, which this fulfils.
+    -- Delete the results of an earlier run, and the request to create failed children again, which this call fulfils.
     redis.call('HDEL', hash, 'children:' .. queue.name .. ':results', 'children:' .. queue.name .. ':again')
-    has_children(hash, row[9])
+    record_children(hash, row[9])
   end
   local made, from = 0, cjson.encode(id)
   for _, child in ipairs(entry[5]) do
     local child_id, name, rank, fields = unpack(child)
     local key = queue.prefix .. 'job:' .. (queue.lasting and '' or name .. ':') .. child_id
     if redis.call('ZREM', base_at(name, 1) .. ':failed', child_id) == 1 or redis.call('HEXISTS', key, 'failed') == 1 then
-      redis.call('DEL', key) -- it is made anew
+      redis.call('DEL', key) -- it is created again below
     end
     if redis.call('EXISTS', key) == 0 then
       made = made + 1
@@ -159,16 +159,16 @@ function outcomes.cancel(index, entry, hash, base, row)
   cancel(ids[index], entry[4], row[4], row[8], row[9])
 end
 
-local RETURNS = { error = true, snooze = true, park = true }
+local WAITING_OUTCOMES = { error = true, snooze = true, park = true }
 
-local known, freed, left = {}, {}, {}
+local results, freed_keys, sources = {}, {}, {}
 
--- What was claimed together stands together in processing, mostly at its head, and mostly ends together: the ids at the
--- head of each list, and how many of them are to be taken out in one command. The very first is taken out at once: where
--- memory is full, a server lets a script write only once it has removed something.
+-- Jobs of one claim are usually together at the head of processing, and usually end together. So the head of each list
+-- is read once, and its ids are removed with one command. The very first id is removed at once: if its memory is full,
+-- a server lets a script write only after it has removed something.
 local heads, has_removed = {}, false
 
-local function take_heads(processing)
+local function remove_heads(processing)
   local head = heads[processing]
   if head.taken > 0 then
     redis.call('LPOP', processing, head.taken)
@@ -176,9 +176,9 @@ local function take_heads(processing)
   end
 end
 
-local function take_out(id, priority)
+local function remove_settled(id, priority)
   if #entries == 1 then
-    return take_from_processing(id, priority, 1)
+    return remove_from_processing(id, priority, 1)
   end
   local likely = base_of(queue.bases, priority)
   local processing = likely .. ':processing'
@@ -196,81 +196,82 @@ local function take_out(id, priority)
     return likely
   end
   for each, other in pairs(heads) do
-    take_heads(each)
-    other.at = #entries + 1 -- from here on one by one: where the rest stands is not known any more
+    remove_heads(each)
+    other.at = #entries + 1 -- the positions of the other ids are unknown from here on, so they are removed one by one
   end
-  return take_from_processing(id, priority, 1)
+  return remove_from_processing(id, priority, 1)
 end
 
--- What cannot be written fails that job, and no other. Where that is refused too, it stays in processing under its lock.
-local function give_up(index, trouble)
-  local id, from = ids[index], left[index]
-  local message = cjson.encode('its end could not be written: ' .. words_of(trouble))
+-- A settlement that cannot be written fails only its own job. If that is refused too, the job stays in processing with
+-- its lock.
+local function fail_unwritten(index, problem)
+  local id, from = ids[index], sources[index]
+  local message = cjson.encode('its end could not be written: ' .. error_text(problem))
   if pcall(fail, id, message, from.parent, from.lists, from.queues) then
-    known[index] = 'F'
+    results[index] = 'F'
     return
   end
   redis.call('RPUSH', from.base .. ':processing', id)
-  known[index] = 'L'
+  results[index] = 'L'
 end
 
 for index, entry in ipairs(entries) do
   local id = entry[1]
-  known[index] = 'L'
+  results[index] = 'L'
   if is_ours(locks[index], entry[2]) then
     local target = entry[3] == 'complete' and entry[4]
-    local row, hidden = fields_of(
+    local row, read_error = fields_of(
       id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES,
       target and 'retries:' .. target[1] or RETRIES, CANCEL
     )
-    local base = not hidden and take_out(id, row and row[2])
+    local base = not read_error and remove_settled(id, row and row[2])
     if base and row then
       local hash = queue.hashes .. id
-      known[index], left[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
-      local sound, trouble
-      if row[11] and (target or RETURNS[entry[3]]) then
-        known[index] = 'C'
-        sound, trouble = pcall(cancel, id, CANCELED, row[4], row[8], row[9])
+      results[index], sources[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
+      local ok, problem
+      if row[11] and (target or WAITING_OUTCOMES[entry[3]]) then
+        results[index] = 'C'
+        ok, problem = pcall(cancel, id, CANCELED_MESSAGE, row[4], row[8], row[9])
       else
-        sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
+        ok, problem = pcall(outcomes[entry[3]], index, entry, hash, base, row)
       end
-      if not sound then
-        give_up(index, trouble)
+      if not ok then
+        fail_unwritten(index, problem)
       elseif row[1] or row[11] then
         redis.call('HDEL', hash, RESETS, CANCEL)
       end
-    elseif not row and not hidden then
-      known[index] = 'G'
-      freed[#freed + 1] = queue.locks .. id
+    elseif not row and not read_error then
+      results[index] = 'G'
+      freed_keys[#freed_keys + 1] = queue.locks .. id
     end
   elseif redis.call('EXISTS', queue.hashes .. id) == 0 then
-    known[index] = 'G'
+    results[index] = 'G'
   end
 end
 for processing in pairs(heads) do
-  take_heads(processing)
+  remove_heads(processing)
 end
 for _, list in ipairs(lists) do
-  for from = 1, #pushes[list], CHUNK do
-    local going = {}
-    for place = from, math.min(from + CHUNK - 1, #pushes[list]) do
-      going[#going + 1] = ids[pushes[list][place]]
+  for from = 1, #pushes[list], MAX_VALUES do
+    local pushed_ids = {}
+    for place = from, math.min(from + MAX_VALUES - 1, #pushes[list]) do
+      pushed_ids[#pushed_ids + 1] = ids[pushes[list][place]]
     end
-    local sound, trouble = pcall(redis.call, 'RPUSH', list, unpack(going))
-    for place = from, sound and 0 or from + #going - 1 do
-      give_up(pushes[list][place], trouble)
+    local ok, problem = pcall(redis.call, 'RPUSH', list, unpack(pushed_ids))
+    for place = from, ok and 0 or from + #pushed_ids - 1 do
+      fail_unwritten(pushes[list][place], problem)
     end
   end
 end
-for index, mark in ipairs(known) do
+for index, mark in ipairs(results) do
   if mark == 'S' or mark == 'C' or mark == 'F' then
-    freed[#freed + 1] = queue.locks .. ids[index]
+    freed_keys[#freed_keys + 1] = queue.locks .. ids[index]
   end
 end
-for from = 1, #freed, CHUNK do
-  redis.call('DEL', unpack(freed, from, math.min(from + CHUNK - 1, #freed)))
+for from = 1, #freed_keys, MAX_VALUES do
+  redis.call('DEL', unpack(freed_keys, from, math.min(from + MAX_VALUES - 1, #freed_keys)))
 end
-local verdicts = table.concat(known)
+local verdicts = table.concat(results)
 if string.find(verdicts, '[SCF]') then
   redis.call('SET', KEYS[2], verdicts, 'EX', 120)
 end

@@ -1,20 +1,21 @@
--- One job, in one moment. KEYS: its hash. ARGV: its id as it stands in lists; the flow's queues as JSON: by name root and
--- bases; '1' in the classic layout.
--- Its hash names its state and its queue. The queue's lists only refine that: whether a worker of the original has taken
--- the job since, when it is ready, or that no list has it (lost). Where the original has completed a queue since
--- (classic), no script of ours has written where the job went: then every queue of the flow is looked at.
--- Gives {the hash, name of the queue whose lists have it or '', its state there, when it is ready or ''}.
+-- Return one job, atomically. KEYS: its hash. ARGV: its id in lists; the flow's queues as JSON: root and bases by name;
+-- '1' in the classic layout.
+-- The hash names the job's state and queue. The lists of the queue refine that: a worker of the original may have
+-- claimed the job since, a delayed job has a time, and a lost job is in no list. If the original has completed a queue
+-- since (classic), no script of ours has recorded where the job went, so all queues of the flow are searched.
+-- Returns {the hash; name of the queue whose lists contain the job, or ''; its state there; time at which it is ready,
+-- or ''}.
 local id, queues = ARGV[1], cjson.decode(ARGV[2])
 local row = redis.pcall('HGETALL', KEYS[1])
 if row.err or #row == 0 then
   return { {}, '', '', '' }
 end
-local known = {}
+local fields = {}
 for place = 1, #row, 2 do
-  known[row[place]] = row[place + 1]
+  fields[row[place]] = row[place + 1]
 end
-local sound, written = pcall(cjson.decode, known['flow:state'] or '')
-local state, name = string.match(sound and type(written) == 'string' and written or '', '^(%a+):(.*)$')
+local ok, written = pcall(cjson.decode, fields['flow:state'] or '')
+local state, name = string.match(ok and type(written) == 'string' and written or '', '^(%a+):(.*)$')
 
 local function find(queue)
   for _, base in ipairs(queue.bases) do
@@ -38,15 +39,15 @@ local function find(queue)
   end
 end
 
-local moved = not state or ARGV[3] == '1' and known['flow:passed'] ~= known['completed-queue']
+local moved = not state or ARGV[3] == '1' and fields['flow:passed'] ~= fields['completed-queue']
 if not moved and (state == 'completed' or state == 'failed' or state == 'canceled') then
   return { row, '', '', '' }
 end
 for each, queue in pairs(queues) do
   if moved or each == name then
-    local found, ready = find(queue)
-    if found then
-      return { row, each, found, ready }
+    local found_state, ready = find(queue)
+    if found_state then
+      return { row, each, found_state, ready }
     end
   end
 end
