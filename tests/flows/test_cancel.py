@@ -127,7 +127,7 @@ ENDS: dict[str, tuple[Callable[[], Any] | None, Stage]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_running_job_does_not_go_on(run: Run, make: MakeFlow, end: str) -> None:
+def test_a_running_job_does_not_move_on_after_a_cancellation(run: Run, make: MakeFlow, end: str) -> None:
     async def story() -> None:
         how, state = ENDS[end]
         first, last = Step(how), Step(None)
@@ -257,7 +257,7 @@ def test_to_its_parent_a_canceled_child_has_failed(run: Run, make: MakeFlow, mus
     run(story())
 
 
-def test_a_parent_that_waits_for_its_children_ends_at_once_and_they_go_on(run: Run, make: MakeFlow) -> None:
+def test_a_canceled_waiting_parent_ends_at_once_and_its_children_continue(run: Run, make: MakeFlow) -> None:
     async def story() -> None:
         async def step(job: FlowJob) -> None: ...
 

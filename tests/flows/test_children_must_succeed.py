@@ -54,7 +54,7 @@ class Story:
 
 @pytest.mark.parametrize("layout", ["classic", "priority"])
 @pytest.mark.parametrize("gather", [True, False])
-def test_a_parent_fails_with_a_child_and_its_retry_makes_only_the_failed_children_anew(
+def test_a_retried_parent_creates_only_its_failed_children_again(
     run: Run, place: str, layout: str, gather: bool
 ) -> None:
     async def check() -> None:
@@ -88,7 +88,7 @@ def test_a_parent_fails_with_a_child_and_its_retry_makes_only_the_failed_childre
     run(check())
 
 
-def test_a_child_that_is_gone_has_not_succeeded_and_is_made_anew(run: Run, redis_url: str) -> None:
+def test_a_deleted_child_has_not_succeeded_and_is_created_again(run: Run, redis_url: str) -> None:
     async def check() -> None:
         story = Story(redis_url)
         story.bad = set()

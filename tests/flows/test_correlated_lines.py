@@ -89,9 +89,7 @@ def test_each_line_bears_its_own_job_s_id_and_only_those_of_a_job(run: Run, plac
     assert [line for line in others if "correlation_id" in line] == []
 
 
-def test_a_flow_that_a_job_opens_or_starts_does_not_go_on_in_its_name(
-    run: Run, place: str, stream: io.StringIO
-) -> None:
+def test_a_flow_started_in_a_job_does_not_keep_its_correlation_id(run: Run, place: str, stream: io.StringIO) -> None:
     events = Events()
     LogListener(events)
     other = Flow("other", place, [Queue("only")], events=events)

@@ -60,7 +60,7 @@ def test_delayed_jobs_start_in_their_order_and_at_their_moments(run: Run, place:
     run(story())
 
 
-def test_a_limiter_is_used_to_the_full_right_after_a_pause(run: Run, place: str) -> None:
+def test_a_limiter_has_its_full_reservoir_after_a_pause(run: Run, place: str) -> None:
     started: list[float] = []
 
     async def step(job: FlowJob) -> Any:

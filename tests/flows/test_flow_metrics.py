@@ -135,7 +135,7 @@ class Shaky:
         return [QueueCount(queue="first", priority=1, waiting=self.looks)]
 
 
-def test_a_monitor_tells_its_trouble_and_how_many_jobs_it_has_taken_back(run: Run) -> None:
+def test_a_monitor_reports_its_errors_and_the_jobs_it_has_reset(run: Run) -> None:
     engine: Any = Shaky()
     monitor = FlowMonitor(engine, 0.001)
     troubles: list[StoreError] = []

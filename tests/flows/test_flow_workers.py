@@ -89,7 +89,9 @@ def test_progress_is_refused_in_redis_with_what_to_do_instead(run: Run, redis_ur
     run(story())
 
 
-def test_what_outlasts_the_grace_is_handed_back_unspent(run: Run, redis_server: LiveRedis, redis_url: str) -> None:
+def test_a_job_that_exceeds_the_grace_is_returned_without_an_attempt(
+    run: Run, redis_server: LiveRedis, redis_url: str
+) -> None:
     held = asyncio.Event()
 
     async def step(job: FlowJob) -> None:
@@ -114,7 +116,7 @@ def test_what_outlasts_the_grace_is_handed_back_unspent(run: Run, redis_server: 
 
 
 @pytest.mark.parametrize(("lock_time", "given", "lease"), [(180, 30, 30), (180, 10, 10), (12, 30, 12), (0.3, 9, 2)])
-def test_a_silent_workers_jobs_are_taken_back_after_its_lease_and_no_later_than_the_lock_time(
+def test_a_silent_workers_jobs_are_reset_after_its_lease_and_within_the_lock_time(
     lock_time: float, given: float, lease: float
 ) -> None:
     flow = Flow("demo", "redis://nowhere", queues=[Queue("only")], events=Events())

@@ -201,7 +201,7 @@ def test_jobs_of_one_call_with_one_delay_run_in_their_order(run: Run, make: Call
     run(story())
 
 
-def test_with_one_slot_at_most_one_other_job_runs_between_two_tries(run: Run, redis_url: str) -> None:
+def test_with_one_slot_at_most_one_other_job_runs_between_two_attempts(run: Run, redis_url: str) -> None:
     async def story() -> None:
         seen: list[int] = []
         tries: Counter[int] = Counter()

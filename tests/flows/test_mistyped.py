@@ -45,7 +45,7 @@ def flow(request: pytest.FixtureRequest, tmp_path: Path) -> Flow:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_no_store_could_hold_is_refused(run: Run, flow: Flow, case: str) -> None:
+def test_values_that_stores_cannot_hold_are_refused(run: Run, flow: Flow, case: str) -> None:
     use, words = REFUSED[case]
 
     async def story() -> None:
@@ -58,7 +58,7 @@ def test_what_no_store_could_hold_is_refused(run: Run, flow: Flow, case: str) ->
 
 
 @pytest.mark.parametrize("odd", [BYTES, f"first:kid:{BYTES}", "\0", ":", "a:b:c:d"])
-def test_an_id_that_no_job_has_is_nobodys(run: Run, flow: Flow, odd: str) -> None:
+def test_an_id_that_stores_refuse_belongs_to_no_job(run: Run, flow: Flow, odd: str) -> None:
     async def story() -> None:
         async with flow:
             assert await flow.get_jobs([odd]) == [None]
@@ -69,7 +69,7 @@ def test_an_id_that_no_job_has_is_nobodys(run: Run, flow: Flow, odd: str) -> Non
     run(story())
 
 
-def test_one_id_is_not_a_list_of_letters(run: Run, flow: Flow) -> None:
+def test_a_single_id_is_accepted_as_text(run: Run, flow: Flow) -> None:
     async def story() -> None:
         async with flow:
             job_id = await flow.create_job()
@@ -81,7 +81,7 @@ def test_one_id_is_not_a_list_of_letters(run: Run, flow: Flow) -> None:
 
 @pytest.mark.parametrize("raises", [False, True], ids=["returned", "raised"])
 @pytest.mark.parametrize("end", [Retry("no", payload="{}"), Fail("no", payload="{}")], ids=["retry", "fail"])
-def test_a_payload_replaces_nothing_of_a_flows_job(run: Run, flow: Flow, end: Retry | Fail, raises: bool) -> None:
+def test_an_outcome_with_a_payload_fails_a_job_of_a_flow(run: Run, flow: Flow, end: Retry | Fail, raises: bool) -> None:
     def step(job: FlowJob) -> Retry | Fail:
         if raises:
             raise end

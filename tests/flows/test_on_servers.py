@@ -91,7 +91,7 @@ def test_a_flow_with_children_and_a_limiter_in_a_cluster_that_forgets_its_script
 
 
 @pytest.mark.durable
-def test_after_each_of_five_outages_every_worker_goes_on_and_nothing_is_lost(
+def test_workers_continue_after_five_outages_without_losing_a_job(
     run: Run, always_server: RedisServer, passed: Passed
 ) -> None:
     always_server.flush()
@@ -137,7 +137,7 @@ def test_workers_that_start_while_a_replica_is_being_promoted_wait_for_that(
     run(story())
 
 
-def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Passed) -> None:
+def test_work_continues_after_a_server_has_lost_everything(run: Run, passed: Passed) -> None:
     held, go_on, step = holding_first(passed)
 
     async def story(server: RedisServer) -> None:
@@ -179,7 +179,7 @@ def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_s
         run(story(pair))
 
 
-def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: Run, passed: Passed) -> None:
+def test_a_running_flow_survives_its_primary_with_sentinels(run: Run, passed: Passed) -> None:
     held, go_on, step = holding_first(passed)
 
     async def story(pair: RedisPair, sentinel: RedisSentinel) -> None:
@@ -203,7 +203,7 @@ def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: 
 # -- memory
 
 
-def test_when_memory_is_full_a_job_is_refused_and_the_workers_outlast_it(run: Run, passed: Passed) -> None:
+def test_with_full_memory_a_job_is_refused_and_workers_continue(run: Run, passed: Passed) -> None:
     held, go_on, step = holding_first(passed)
 
     async def story(server: RedisServer) -> None:
@@ -225,7 +225,7 @@ def test_when_memory_is_full_a_job_is_refused_and_the_workers_outlast_it(run: Ru
         run(story(server))
 
 
-def test_a_flow_says_at_its_start_that_its_server_evicts_jobs(run: Run) -> None:
+def test_a_flow_warns_at_its_start_of_a_server_that_evicts_keys(run: Run) -> None:
     full = RedisServer(find_redis(), appendonly="always", maxmemory="100mb", maxmemory_policy="allkeys-lru")
     with full as server, lines_of("warning", "json") as lines:
 
@@ -246,7 +246,7 @@ def test_a_flow_says_at_its_start_that_its_server_evicts_jobs(run: Run) -> None:
 
 @pytest.mark.parametrize("script", ["claim", "settle"])
 @pytest.mark.parametrize("what", ["request", "middle", "reply"])
-def test_a_call_that_is_cut_off_loses_and_repeats_nothing(
+def test_an_interrupted_call_neither_loses_nor_repeats_a_job(
     run: Run, redis_url: str, passed: Passed, script: str, what: Cut
 ) -> None:
     async def story() -> None:

@@ -28,13 +28,13 @@ def test_every_address_of_redis_is_one_of_a_flow(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["rdis://localhost", "mysql://x", "sqlite://file.db", "postgres//x", "orders.db", ""])
-def test_a_place_that_is_none_is_refused_with_those_there_are(place: str) -> None:
+def test_an_unknown_place_is_refused_with_the_valid_ones(place: str) -> None:
     with pytest.raises(
         ConfigurationError, match=r"flow 'demo'.*begins with one of: redis://.*postgresql://.*sqlite:///"
     ):
         Flow("demo", place, [Queue("only")])
 
 
-def test_a_broken_address_of_redis_is_told_how_it_looks() -> None:
+def test_an_invalid_address_of_redis_is_refused_with_an_example() -> None:
     with pytest.raises(ConfigurationError, match="it looks like redis://host:6379/0"):
         Flow("demo", "redis:/localhost/abc", [Queue("only")])

@@ -37,7 +37,7 @@ DAY = date(2030, 1, 1)
 
 
 @pytest.mark.parametrize("nothing", [None, False, 0, "", {}, []], ids=repr)
-def test_what_is_falsy_is_a_result_without_attributes(nothing: object) -> None:
+def test_a_falsy_value_is_a_result_without_attributes(nothing: object) -> None:
     assert read_result(nothing) == ({}, None)
 
 
@@ -51,7 +51,7 @@ def test_attributes_are_json_text_and_null_ones_are_dropped() -> None:
     assert read_result({"a": "ten", "b": [1], "c": None})[0] == {"a": '"ten"', "b": "[1]"}
 
 
-def test_what_json_writes_as_an_object_is_one() -> None:
+def test_a_value_that_json_encodes_as_an_object_is_a_result() -> None:
     assert read_result(Answer(3, "third")) == ({"x": "3"}, "third")
 
 
@@ -70,7 +70,7 @@ def test_what_json_writes_as_an_object_is_one() -> None:
     ],
     ids=repr,
 )
-def test_a_result_that_is_no_object_is_refused(result: Any, words: str) -> None:
+def test_a_result_that_is_not_an_object_is_refused(result: Any, words: str) -> None:
     with pytest.raises(InvalidJob) as refused:
         read_result(result)
     assert words in str(refused.value)
@@ -94,12 +94,12 @@ def test_an_attribute_that_would_arrive_as_another_type_is_refused(result: Any, 
 
 
 @pytest.mark.parametrize("given", [{}, {"delay": 1, "ready_at": 2.0}], ids=["neither", "both"])
-def test_a_delay_has_one_measure(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="one of them"):
+def test_a_delay_error_has_either_a_delay_or_a_time(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="either a delay or ready_at"):
         DelayError("later", **given)
 
 
-def test_an_attribute_that_a_job_has_not_is_said_with_the_queue_that_may_not_ask_for_it() -> None:
+def test_a_missing_attribute_is_reported_with_its_queue() -> None:
     ctx: Any = None
     job = FlowJob("1", "demo", "first", {"n": 1}, ctx)
     with pytest.raises(KeyError, match="m: no attribute of this job, or not in attributes_to_get of first"):
@@ -107,7 +107,7 @@ def test_an_attribute_that_a_job_has_not_is_said_with_the_queue_that_may_not_ask
     assert (job["n"], job.get("m"), "m" in job, dict(job)) == (1, None, False, {"n": 1})
 
 
-def test_a_result_is_asked_for_at_once_after_a_settlement_in_the_same_process(
+def test_results_are_read_at_once_after_a_settlement_in_the_same_process(
     place: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never_again(monkeypatch)
@@ -132,7 +132,7 @@ def test_a_result_is_asked_for_at_once_after_a_settlement_in_the_same_process(
     run(scenario())
 
 
-def test_a_result_is_asked_for_at_once_after_a_commit_on_sqlite(
+def test_results_are_read_at_once_after_a_commit_on_sqlite(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never_again(monkeypatch)

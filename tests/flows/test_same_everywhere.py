@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, list) else value
 
 
-def test_a_flow_leaves_the_same_wherever_its_jobs_are(run: Run, place: str) -> None:
+def test_a_flow_has_the_same_results_on_every_store(run: Run, place: str) -> None:
     seen: list[Any] = []
     late: set[str] = set()
 
@@ -126,7 +126,7 @@ def test_a_flow_leaves_the_same_wherever_its_jobs_are(run: Run, place: str) -> N
     run(story())
 
 
-def test_a_parent_that_is_led_to_again_fans_out_anew(run: Run, place: str) -> None:
+def test_a_parent_that_returns_to_its_queue_fans_out_again(run: Run, place: str) -> None:
     gathered: list[list[int]] = []
 
     def check(job: FlowJob) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def made(place: str, **more: Any) -> Flow:
 
 
 @pytest.mark.parametrize("layout", ["classic", "priority"])
-def test_a_job_says_where_it_stands_and_what_has_become_of_it(run: Run, place: str, layout: str) -> None:
+def test_a_job_has_a_state_a_queue_and_a_failure(run: Run, place: str, layout: str) -> None:
     async def story() -> None:
         before = datetime.now(UTC) - timedelta(milliseconds=2)
         async with made(place, layout=layout) as flow:
@@ -106,7 +106,7 @@ def test_thousands_of_creations_at_once_take_few_connections_and_few_calls(run: 
     run(story())
 
 
-def test_of_creations_at_once_one_that_is_refused_harms_no_other(run: Run, redis_url: str) -> None:
+def test_a_refused_concurrent_creation_affects_no_other(run: Run, redis_url: str) -> None:
     async def story() -> None:
         queues = [Queue("only", max_length=3)]
         async with Flow("demo", redis_url, queues, events=Events()) as flow:

@@ -17,7 +17,7 @@ def shape(*queues: Queue, **details: Any) -> FlowShape:
     return FlowShape(name="demo", queues=queues or (Queue("first"),), **details)
 
 
-def test_a_flow_knows_its_lines_each_parent_followed_by_its_children() -> None:
+def test_a_flow_lists_each_parent_followed_by_its_children() -> None:
     kid, other = Queue("kid", max_retries=2), Queue("other")
     made = shape(Queue("first", next_queue="second"), Queue("second", children=(kid, other)))
     assert [queue.name for queue in made.all_queues()] == ["first", "second", "second:kid", "second:other"]
@@ -28,7 +28,7 @@ def test_a_flow_knows_its_lines_each_parent_followed_by_its_children() -> None:
     assert made.find_queue("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
 
 
-def test_an_unknown_queue_is_refused_with_those_there_are() -> None:
+def test_an_unknown_queue_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"flow 'demo' has no queue 'frist'; did you mean 'first'\? there are"):
         shape(Queue("first"), Queue("second")).find_queue("frist")
 
@@ -89,14 +89,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named(mistake: str) -> None:
+def test_a_mistake_in_a_shape_is_named(mistake: str) -> None:
     declare, words = MISTAKES[mistake]
     with pytest.raises(ConfigurationError) as refused:
         declare()
     assert words in str(refused.value)
 
 
-def test_all_mistakes_of_a_queue_are_told_at_once() -> None:
+def test_all_mistakes_of_a_queue_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"priorities: 0.*max_retries: -1"):
         Queue("a", priorities=0, max_retries=-1)
 
@@ -104,12 +104,12 @@ def test_all_mistakes_of_a_queue_are_told_at_once() -> None:
 # -- a job to be created ---------------------------------------------------------------------------
 
 
-def test_a_job_is_json_text_by_attribute_without_what_is_null() -> None:
+def test_a_job_has_json_text_by_attribute_without_null_values() -> None:
     job = new_job(shape(), {"userId": 1, "text": 'a "b"', "nothing": None, "list": [1, None]})
     assert job.values == {"userId": "1", "text": '"a \\"b\\""', "list": "[1,null]"}
 
 
-def test_a_list_is_one_entry_for_each_a_number_its_text_and_others_are_none() -> None:
+def test_lookups_of_lists_numbers_and_other_values() -> None:
     looked = shape(lookup_attributes=["userId", "roleIds", "nothing", "flag", "missing"])
     job = new_job(looked, {"userId": 1, "roleIds": [4, "x", None, {"a": 1}], "nothing": None, "flag": True})
     assert job.lookups == (("userId", "1"), ("roleIds", "4"), ("roleIds", "x"))
@@ -134,7 +134,7 @@ def test_a_list_is_one_entry_for_each_a_number_its_text_and_others_are_none() ->
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_job_that_may_not_be_is_refused(given: dict[str, Any], words: str) -> None:
+def test_an_invalid_job_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidJob) as refused:
         new_job(shape(), **given)
     assert words in str(refused.value)

@@ -126,7 +126,7 @@ def test_in_redis_it_is_a_field_that_a_program_may_give_and_that_harms_nobody(
     assert sorted(links) == sorted([[], [], [given], [ids_of(named(spans, "first", "enqueue")[0])]])
 
 
-def test_where_only_its_attempts_are_traced_its_jobs_are_left_alone(run: Run, redis_url: str, spans: Spans) -> None:
+def test_with_traces_of_attempts_only_jobs_are_unchanged(run: Run, redis_url: str, spans: Spans) -> None:
     async def step(job: FlowJob) -> None:
         seen.append(dict(job))
 
@@ -141,7 +141,7 @@ def test_where_only_its_attempts_are_traced_its_jobs_are_left_alone(run: Run, re
     assert len(named(spans, "second")) == 1
 
 
-def test_untraced_it_leaves_what_it_always_left(run: Run, redis_url: str) -> None:
+def test_without_traces_a_job_has_no_trace_context(run: Run, redis_url: str) -> None:
     async def step(job: FlowJob) -> None: ...
 
     async def go() -> None:

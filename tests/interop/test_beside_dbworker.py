@@ -91,7 +91,7 @@ def retry(claim: Claim[Any], error: str = "no luck") -> Settlement:
     return settle(Retry(error), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=lambda attempts: 60.0)
 
 
-def test_in_turns_and_at_once_no_record_is_run_by_both(run: Run, database: str, theirs: Theirs) -> None:
+def test_no_record_is_run_by_both_in_turns_or_at_once(run: Run, database: str, theirs: Theirs) -> None:
     together = threading.Barrier(4)
     """Each has its turn, and all of them at once."""
 
@@ -193,7 +193,7 @@ def test_our_reset_takes_theirs_only_when_stale_and_not_locked(run: Run, databas
     run(go())
 
 
-def test_what_their_zombie_wrote_over_our_record_is_left_to_them(run: Run, database: str, theirs: Theirs) -> None:
+def test_a_record_overwritten_by_their_zombie_is_left_to_them(run: Run, database: str, theirs: Theirs) -> None:
     async def go() -> None:
         async with ours(database) as side, ours(database, MINUTE) as later:
             assert theirs.dequeue() == 1
@@ -231,7 +231,7 @@ def test_both_count_failures_and_wait_for_retries_alike(run: Run, database: str,
     run(go())
 
 
-def test_a_cancel_is_understood_by_both(run: Run, database: str, theirs: Theirs) -> None:
+def test_both_understand_a_cancellation(run: Run, database: str, theirs: Theirs) -> None:
     async def go() -> None:
         async with ours(database) as side:
             (claim,) = await side.claim()

@@ -156,7 +156,7 @@ def _ended(job: Found) -> Found:
     return made | first | {"second-text": "", "list": [1, 2.5, None, {"a": False}]} | third
 
 
-def test_what_either_deletes_is_gone_for_the_other(run: Run, redis_url: str) -> None:
+def test_a_deletion_by_either_is_visible_to_the_other(run: Run, redis_url: str) -> None:
     async def story() -> None:
         async with Theirs(redis_url, LINE) as theirs, Ours(redis_url, LINE) as ours:
             await theirs.start()
@@ -170,9 +170,7 @@ def test_what_either_deletes_is_gone_for_the_other(run: Run, redis_url: str) -> 
     run(story(), 110)
 
 
-def test_what_theirs_leaves_behind_when_it_dies_is_done_by_ours(
-    run: Run, redis_url: str, redis_server: LiveRedis
-) -> None:
+def test_jobs_of_their_dead_worker_are_finished_by_ours(run: Run, redis_url: str, redis_server: LiveRedis) -> None:
     shape = FlowShape(name="demo", queues=(Queue("first", ("n",), max_retries=1),), lookup_attributes=("n",))
 
     async def story(client: redis.Redis) -> None:
@@ -258,7 +256,7 @@ def _child_names(kids: Sequence[Found]) -> list[str]:
     return [f"{'other' if kid['n'] == 4 else 'kid'}:{kid['id'].rpartition(':')[2]}" for kid in kids]
 
 
-def test_what_ours_leaves_in_redis_is_what_theirs_leaves(run: Run, redis_url: str, redis_server: LiveRedis) -> None:
+def test_our_and_their_workers_leave_the_same_keys_in_redis(run: Run, redis_url: str, redis_server: LiveRedis) -> None:
     async def leave(side: Side, client: redis.Redis) -> dict[str, Left]:
         await side.work("first", STEPS[0])
         await side.work("second", Step("second", {"nextQueue": "fan", "children:fan:params": CHILDREN}, fails=FAILS))

@@ -120,7 +120,7 @@ def test_a_dry_run_counts_and_changes_nothing(theirs: str, version: str, call: S
     assert execute(theirs, SHOWN.format(jobs=source_of(version))) == before
 
 
-def test_every_job_is_moved_as_it_is_and_goes_on(theirs: str, version: str, call: Stowhand) -> None:
+def test_every_job_is_moved_unchanged_and_continues(theirs: str, version: str, call: Stowhand) -> None:
     before = execute(theirs, SHOWN.format(jobs=source_of(version)))
     moved = call("migrate", "-c", theirs, "-s", "graphile_worker", "--from-graphile", "graphile_worker", "--yes")
     assert (moved.code, moved.out.splitlines()[0]) == (
@@ -179,7 +179,7 @@ def test_two_moves_at_once_move_every_job_once(theirs: str) -> None:
     assert len(execute(theirs, "select id from stowhand.jobs")) == 5
 
 
-def test_what_producers_add_meanwhile_is_moved_or_refused_and_never_left_behind(theirs: str, version: str) -> None:
+def test_jobs_added_during_the_move_are_moved_or_refused_and_never_left_behind(theirs: str, version: str) -> None:
     """Four sessions call the same function all the while; of each call that was answered there is a job in ours."""
     stopped, added = threading.Event(), [0, 0, 0, 0]
 
@@ -212,7 +212,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_job_that_a_worker_holds_forbids_the_move(theirs: str, version: str, call: Stowhand) -> None:
+def test_a_held_job_prevents_the_move(theirs: str, version: str, call: Stowhand) -> None:
     jobs = table_of(version, "jobs")
     execute(theirs, f"update {jobs} set locked_at = now(), locked_by = 'worker-1' where key = 'k1'")
     command = ("migrate", "-c", theirs, "--from-graphile", "graphile_worker")
@@ -236,7 +236,7 @@ def test_a_lock_of_five_hours_ago_is_no_holder(theirs: str, version: str, call: 
     assert execute(theirs, "select attempts, locked_at from stowhand.jobs where key = 'k1'") == [(1, None)]
 
 
-def test_what_our_limits_refuse_is_named_before_anything_is_written(theirs: str, call: Stowhand) -> None:
+def test_jobs_beyond_our_limits_are_named_before_anything_is_written(theirs: str, call: Stowhand) -> None:
     execute(
         theirs,
         f"""select graphile_worker.add_job('plain', to_json(repeat('x', 1048577)));
@@ -274,14 +274,14 @@ def test_jobs_join_a_schema_in_use_with_new_ids_unless_a_key_is_taken(theirs: st
     ids=["nothing", "too old"],
 )
 @pytest.mark.parametrize("version", ["0.13.0"], indirect=True)
-def test_what_is_no_schema_of_theirs_is_refused(theirs: str, version: str, statement: str) -> None:
+def test_a_schema_that_is_not_theirs_is_refused(theirs: str, version: str, statement: str) -> None:
     execute(theirs, statement.format(jobs=table_of(version, "jobs")))
     with pytest.raises(SchemaError, match=r"no tables of graphile-worker|before 0\.12"):
         in_store(theirs, lambda store: store.from_graphile("graphile_worker").look())
 
 
 @pytest.mark.parametrize("version", VERSIONS[-1:], indirect=True)
-def test_a_login_that_does_not_own_their_schema_is_told_so(theirs: str, call: Stowhand) -> None:
+def test_a_login_without_ownership_of_their_schema_is_refused(theirs: str, call: Stowhand) -> None:
     """Without that it would see no job at all: their tables have row security."""
     looker = f"looker_{uuid.uuid4().hex[:12]}"
     execute(theirs, f"create role {looker} login; grant usage on schema graphile_worker to {looker};"
@@ -302,7 +302,7 @@ CRONTAB = "*/5 * * * * often ?fill=2h\n0 4 * * * nightly ?fill=2d\n"
 ABSENT_SINCE, MOVED = "2028-03-01T00:07:20Z", datetime(2028, 3, 1, 1, 2, tzinfo=UTC)
 
 
-def test_no_tick_of_a_crontab_is_made_twice_or_lost(theirs: str, version: str, tmp_path: Path, call: Stowhand) -> None:
+def test_no_tick_of_a_crontab_is_repeated_or_lost(theirs: str, version: str, tmp_path: Path, call: Stowhand) -> None:
     """Theirs makes up for what it missed; then ours goes on from there."""
     crontab = tmp_path / "crontab"
     crontab.write_text(CRONTAB)

@@ -63,7 +63,7 @@ def test_new_versions_stop_at_their_own_check_before_they_write(shared: str, ver
     assert jobs(shared) == []
 
 
-def test_an_old_version_finds_nothing_to_do_and_its_producers_go_on(shared: str) -> None:
+def test_an_old_version_has_nothing_to_migrate_and_its_producers_continue(shared: str) -> None:
     theirs, before = Original(OLD), everything(shared)
     theirs.migrate(shared)
     theirs.add(shared, "hello")

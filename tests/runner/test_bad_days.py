@@ -54,7 +54,9 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
     assert states == [State.COMPLETED, State.COMPLETED]
 
 
-async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_during_the_stop_is_reported_and_raised(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick = partial(Host, timings=Timings(last_pause=0.05))  # what it could not record is waited for
     monkeypatch.setattr("stowhand.worker.worker.Host", quick)
     begun, may_end = asyncio.Event(), asyncio.Event()
@@ -84,7 +86,7 @@ async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monk
 
 @pytest.mark.parametrize("number", ["poll_interval", "lease", "concurrency", "timeout"])
 @pytest.mark.parametrize("value", [0, -1])
-async def test_what_would_spin_or_do_nothing_is_refused(sqlite_url: str, number: str, value: int) -> None:
+async def test_a_number_of_zero_or_less_is_refused(sqlite_url: str, number: str, value: int) -> None:
     wrong: Any = {number: value}
     with pytest.raises(ConfigurationError, match=f"{number}: {value} given, must be (more than 0|from 1 to)"):
         await run(connection_string=sqlite_url, task_list={"task": print}, **wrong)
@@ -104,7 +106,7 @@ async def test_a_task_knows_the_queue_of_its_job(sqlite_url: str) -> None:
     assert serials == ["q", None]
 
 
-async def test_a_run_that_works_off_what_is_due_stops_when_it_is_asked_to(sqlite_url: str) -> None:
+async def test_run_once_stops_on_request(sqlite_url: str) -> None:
     ran: list[int] = []
     events = WorkerEvents()
     pools: list[Any] = []

@@ -29,7 +29,7 @@ async def work(url: str, task: Any, **options: Any) -> Job:
         return found
 
 
-async def test_a_query_gives_rows_by_column(postgres_url: str) -> None:
+async def test_a_query_returns_rows_by_column(postgres_url: str) -> None:
     rows: list[Any] = []
 
     async def task(payload: Any, helpers: Helpers) -> None:
@@ -50,7 +50,7 @@ async def test_a_query_gives_rows_by_column(postgres_url: str) -> None:
         assert connection.execute("select count(*) from mine").fetchone() == (2,)
 
 
-async def test_a_connection_is_lent_for_one_callback_and_its_result_is_passed_on(postgres_url: str) -> None:
+async def test_a_callback_borrows_a_connection_and_its_result_is_returned(postgres_url: str) -> None:
     got: list[Any] = []
 
     async def task(payload: Any, helpers: Helpers) -> None:
@@ -75,7 +75,7 @@ async def test_a_callback_that_is_not_asynchronous_is_refused_in_an_async_task(p
     assert job.state is State.COMPLETED, job.last_error
 
 
-async def test_a_connection_comes_back_even_when_the_callback_raises(postgres_url: str) -> None:
+async def test_a_connection_is_returned_even_if_the_callback_raises(postgres_url: str) -> None:
     """The pool has one connection for tasks: a second use would wait for ever if the first had kept it."""
 
     async def task(payload: Any, helpers: Helpers) -> None:
@@ -94,7 +94,7 @@ async def test_a_connection_comes_back_even_when_the_callback_raises(postgres_ur
     assert job.state is State.COMPLETED, job.last_error
 
 
-async def test_statements_of_a_task_are_apart_from_its_jobs_transaction(postgres_url: str) -> None:
+async def test_statements_of_a_task_are_outside_the_transaction_of_its_job(postgres_url: str) -> None:
     """They are committed although the job fails, and the job is settled although they were rolled back."""
 
     async def task(payload: Any, helpers: Helpers) -> None:
@@ -106,7 +106,7 @@ async def test_statements_of_a_task_are_apart_from_its_jobs_transaction(postgres
         assert connection.execute("select count(*) from kept").fetchone() == (0,)
 
 
-async def test_what_a_task_sets_on_a_connection_reaches_no_statement_of_ours(postgres_url: str) -> None:
+async def test_settings_of_a_task_on_a_connection_do_not_affect_the_store(postgres_url: str) -> None:
     async def task(payload: Any, helpers: Helpers) -> None:
         async def spoil(connection: psycopg.AsyncConnection[Any]) -> None:
             connection.row_factory = psycopg.rows.dict_row
@@ -208,7 +208,7 @@ async def test_a_typed_task_borrows_a_connection_from_its_context(postgres_url: 
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_other_stores_say_that_they_have_no_such_connection(sqlite_url: str, blocking: bool) -> None:
+async def test_other_stores_report_that_they_have_no_such_connection(sqlite_url: str, blocking: bool) -> None:
     errors: list[BaseException] = []
 
     def plain(payload: Any, helpers: BlockingHelpers) -> None:

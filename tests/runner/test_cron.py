@@ -48,7 +48,7 @@ async def test_each_form_of_a_crontab_schedules(sqlite_url: str, surroundings: P
     assert [item.identifier for item in plan.cron] == ["ticking"]
 
 
-async def test_without_a_crontab_nothing_recurs(sqlite_url: str, surroundings: Path) -> None:
+async def test_without_a_crontab_no_job_is_scheduled(sqlite_url: str, surroundings: Path) -> None:
     (surroundings / "crontab").write_text(EVERY_MINUTE)
     assert await first_payload(sqlite_url) is None
 

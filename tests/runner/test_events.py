@@ -106,14 +106,14 @@ async def test_each_event_carries_the_record_the_worker_and_the_error(sqlite_url
     assert [event.error for event in recorded.of("worker:stop")] == [None]
 
 
-async def test_a_claim_is_told_as_begun_and_as_empty_only_when_it_was(sqlite_url: str) -> None:
+async def test_a_claim_emits_start_and_emits_empty_only_without_jobs(sqlite_url: str) -> None:
     await add(sqlite_url, "quick")
     recorded = await drain(sqlite_url, {"quick": quick})
     assert recorded.order("worker:getJob", "job:start")[:2] == ["worker:getJob:start", "job:start"]
     assert recorded.counts["worker:getJob:empty"] == recorded.counts["worker:getJob:start"] - 1
 
 
-async def test_no_answer_about_flags_is_no_failed_claim(sqlite_url: str) -> None:
+async def test_an_error_of_forbidden_flags_is_no_failed_claim(sqlite_url: str) -> None:
     asked: list[bool] = []
 
     def flags() -> list[str]:
@@ -149,7 +149,7 @@ async def test_outcomes_without_an_exception(sqlite_url: str, returned: Any, tol
     assert type(recorded.of("job:complete")[0].error) is kind
 
 
-async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
+async def test_a_timeout_is_reported_as_a_task_failed_error(sqlite_url: str) -> None:
     async def slow(payload: Any) -> None:
         await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
     assert "timed out" in str(event.error)
 
 
-async def test_as_many_workers_as_jobs_run_at_once_each_with_its_own(sqlite_url: str) -> None:
+async def test_a_pool_has_one_worker_for_each_running_job(sqlite_url: str) -> None:
     together = asyncio.Barrier(3)
     seen: list[tuple[Any, Any]] = []
 
@@ -176,7 +176,7 @@ async def test_as_many_workers_as_jobs_run_at_once_each_with_its_own(sqlite_url:
     assert all(worker.active_job is None for worker, _ in seen)
 
 
-async def test_a_job_is_complete_only_after_its_end_is_written(sqlite_url: str) -> None:
+async def test_job_complete_is_emitted_only_after_the_settlement_is_written(sqlite_url: str) -> None:
     states: list[str] = []
     await add(sqlite_url, "quick")
     events = WorkerEvents()
@@ -196,7 +196,7 @@ async def test_a_job_is_complete_only_after_its_end_is_written(sqlite_url: str) 
     assert states == ["completed"]
 
 
-async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str) -> None:
+async def test_a_job_whose_settlement_failed_emits_no_complete(sqlite_url: str) -> None:
     """The lease goes to somebody else while the job runs: nothing is recorded, and nothing is told but the start."""
     await add(sqlite_url, "steal")
     events = WorkerEvents()
@@ -215,7 +215,7 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     assert not runner._observer._attempts, "nor is it remembered"
 
 
-async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> None:
+async def test_a_returned_job_is_forgotten(sqlite_url: str) -> None:
     begun = asyncio.Event()
 
     async def stuck(payload: Any) -> None:
@@ -262,7 +262,7 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
     assert f"A listener to {name!r} raised RuntimeError: a bad listener, later" in said
 
 
-async def test_a_listener_can_be_taken_back_and_can_be_for_once(sqlite_url: str) -> None:
+async def test_a_listener_can_be_removed_and_can_be_for_one_event(sqlite_url: str) -> None:
     events = WorkerEvents()
     recorded: list[str] = []
     gone = lambda event: recorded.append("gone")  # noqa: E731
@@ -307,7 +307,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         events.off("jobs", print)
 
 
-async def test_a_listener_that_comes_later_hears_what_begins_later(sqlite_url: str) -> None:
+async def test_a_listener_added_later_receives_only_later_events(sqlite_url: str) -> None:
     ran = asyncio.Event()
     runner = await run(connection_string=sqlite_url, task_list={"quick": quick}, no_handle_signals=True)
     runner.events.on("job:complete", lambda event: ran.set())
@@ -325,7 +325,7 @@ async def test_one_emitter_serves_several_runs(sqlite_url: str) -> None:
     assert recorded.counts["job:complete"] == recorded.counts["stop"] == 2
 
 
-async def test_the_pool_can_be_asked_to_shut_down_by_a_listener(sqlite_url: str) -> None:
+async def test_a_listener_can_shut_down_the_pool(sqlite_url: str) -> None:
     events = WorkerEvents()
     recorded = RecordedEvents(events)
     events.on("pool:create", lambda event: asyncio.get_running_loop().call_soon(event.pool.graceful_shutdown, "enough"))
@@ -335,7 +335,7 @@ async def test_the_pool_can_be_asked_to_shut_down_by_a_listener(sqlite_url: str)
     assert recorded.counts["worker:stop"] == 4
 
 
-async def test_stopping_tells_of_a_graceful_shutdown_and_then_of_the_end(sqlite_url: str) -> None:
+async def test_stopping_emits_a_graceful_shutdown_and_then_the_end(sqlite_url: str) -> None:
     events = WorkerEvents()
     recorded = RecordedEvents(events)
     runner = await run(
@@ -347,7 +347,7 @@ async def test_stopping_tells_of_a_graceful_shutdown_and_then_of_the_end(sqlite_
     ]  # fmt: skip
 
 
-async def test_listening_is_told_with_its_connection_and_again_after_it_was_cut(postgres_url: str) -> None:
+async def test_listening_is_reported_with_its_connection_and_again_after_a_disconnect(postgres_url: str) -> None:
     events = WorkerEvents()
     recorded = RecordedEvents(events)
     listens = asyncio.Semaphore(0)
@@ -370,7 +370,7 @@ async def test_listening_is_told_with_its_connection_and_again_after_it_was_cut(
     assert isinstance(recorded.of("pool:listen:error")[0].error, Exception)
 
 
-async def test_a_claim_that_fails_is_told_and_tried_again(postgres_url: str) -> None:
+async def test_a_failed_claim_is_reported_and_retried(postgres_url: str) -> None:
     events = WorkerEvents()
     erred = asyncio.Event()
     seen: list[BaseException] = []

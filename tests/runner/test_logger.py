@@ -29,7 +29,7 @@ async def work(url: str, task: Any, logger: Logger | None) -> None:
     await run_once(connection_string=url, task_list={"task": task}, logger=logger, name="w-1")
 
 
-async def test_lines_carry_the_scope_of_whoever_speaks(sqlite_url: str) -> None:
+async def test_lines_contain_the_scope_of_their_source(sqlite_url: str) -> None:
     lines = Kept()
 
     async def task(payload: Any, helpers: Any) -> None:
@@ -69,7 +69,7 @@ async def test_four_levels_meta_by_mapping_and_by_name_and_wider_scopes(sqlite_u
     assert [scope for _, _, scope, _ in own[5:]] == [job | {"order": 7}, job | {"order": 8, "line": 1}]
 
 
-async def test_a_factory_hears_debug_lines_of_the_worker_too(sqlite_url: str) -> None:
+async def test_a_log_factory_receives_debug_lines_of_the_worker(sqlite_url: str) -> None:
     lines = Kept()
     await work(sqlite_url, lambda payload: None, Logger(lines))
     assert ("debug", "Started task 1 (task), attempt 1") in [(level, message) for level, message, _, _ in lines]
@@ -144,7 +144,7 @@ def test_debug_lines_are_shown_on_request(tmp_path: Path) -> None:
     assert "[job(w-1: hello{1})] DEBUG: a detail" in said(tmp_path, STOWHAND_DEBUG="1")
 
 
-def test_a_program_that_configured_logging_keeps_its_own_way(tmp_path: Path) -> None:
+def test_a_program_that_configured_logging_keeps_its_configuration(tmp_path: Path) -> None:
     text = said(tmp_path, "--configured")
     assert "mine Hello, Bobby Tables" in text
     assert "[job(" not in text

@@ -57,7 +57,7 @@ async def test_pgdatabase_and_its_companions_alone_suffice(postgres_url: str, mo
     await run_once(task_list=TASKS)
 
 
-async def test_what_is_given_wins_over_the_environment(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_options_win_over_the_environment(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@localhost:1/nowhere")
     await run_once(connection_string=sqlite_url, task_list=TASKS)
 
@@ -81,14 +81,14 @@ def test_without_any_store_the_message_names_all_four_ways(surroundings: Path) -
     assert not (surroundings / "stowhand.db").exists()
 
 
-def test_a_database_url_that_was_left_alone_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ignored_database_url_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "mysql://somewhere/shop")
     assert mistakes(task_list=TASKS) == [
         f"{NO_STORE}; DATABASE_URL does not name a PostgreSQL database and was left alone"
     ]
 
 
-async def test_utils_and_runner_say_it_in_their_own_name() -> None:
+async def test_errors_name_the_called_function() -> None:
     with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is named"):
         await make_worker_utils()
     with pytest.raises(ConfigurationError, match=r"^quick_add_job: no store is named"):
@@ -118,7 +118,7 @@ async def test_utils_and_runner_say_it_in_their_own_name() -> None:
         ),
     ],
 )
-def test_two_ways_to_say_one_thing_are_refused(pair: dict[str, Any], said: str) -> None:
+def test_two_options_for_the_same_thing_are_refused(pair: dict[str, Any], said: str) -> None:
     assert said in mistakes(**pair)
 
 
@@ -135,7 +135,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert said.startswith("no option 'noHandleSignals'; did you mean 'no_handle_signals'? there are: ")
 
 
-async def test_all_calls_take_the_same_options(postgres_url: str) -> None:
+async def test_all_functions_accept_the_same_options(postgres_url: str) -> None:
     options: RunnerOptions = {"connection_string": postgres_url, "task_list": TASKS, "concurrency": 2}
     await run_migrations(**options)
     async with await make_worker_utils(**options) as utils:
@@ -144,7 +144,7 @@ async def test_all_calls_take_the_same_options(postgres_url: str) -> None:
     await run_once(**options)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     said = mistakes(
         colour="red", concurrency=0, forbidden_flags=[""], logger=print, events={}, crontab="nonsense", schema="pg_x",
         connection_string="postgresql:///shop",
@@ -186,7 +186,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"name": ""}, "name: empty"),
     ],
 )
-def test_what_is_of_another_kind_is_refused_by_its_name_and_nothing_else_is_said(wrong: Any, said: str) -> None:
+def test_an_option_of_a_wrong_type_is_the_only_mistake_reported(wrong: Any, said: str) -> None:
     (only,) = mistakes(**{"connection_string": "sqlite:///x.db", "task_list": TASKS, **wrong})
     assert only.startswith(said)
 

@@ -65,7 +65,7 @@ async def test_connections_are_left_as_they_were_found(postgres_url: str) -> Non
                 assert row["n"] == 0
 
 
-async def test_a_callback_that_raises_is_rolled_back_even_where_the_pools_connections_commit_by_themselves(
+async def test_a_callback_that_raises_is_rolled_back_even_on_autocommit_connections(
     postgres_url: str,
 ) -> None:
     counts: list[Any] = []
@@ -146,7 +146,7 @@ async def test_an_exhausted_pool_is_an_error_in_time_and_no_deadlock(postgres_ur
     assert "no connection of the pool became free" in str(errors[0])
 
 
-async def test_a_pool_that_is_not_open_says_so(postgres_url: str) -> None:
+async def test_a_pool_that_is_not_open_is_refused(postgres_url: str) -> None:
     pool: AsyncConnectionPool[Any] = AsyncConnectionPool(postgres_url, open=False)
     with pytest.raises(StoreUnreachable, match="not open"):
         await make_worker_utils(pg_pool=pool)

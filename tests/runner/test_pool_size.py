@@ -64,7 +64,9 @@ async def test_a_task_that_finds_no_free_connection_has_an_error_that_says_what_
     assert "allow the pool more, or run fewer jobs at once" in error
 
 
-async def test_of_a_pool_of_the_applications_too(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_without_a_free_connection_of_the_applications_pool_has_an_error(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(borrowed_pool, "STATEMENT_DEADLINE_SECONDS", 0.1)
     async with psycopg_pool.AsyncConnectionPool(postgres_url, min_size=1, max_size=2, open=False) as pool:
         app = App(pool=pool)
@@ -97,7 +99,7 @@ async def test_without_a_size_the_pool_has_a_connection_for_every_slot(postgres_
         assert (await (await app.open()).inspect.counts())[State.COMPLETED] == 12
 
 
-async def test_a_pool_with_fewer_connections_than_slots_is_said_with_the_sum(
+async def test_a_pool_with_fewer_connections_than_slots_is_reported_with_the_required_size(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app: Any = App(postgres_url, pool_size=6)

@@ -42,7 +42,7 @@ def nothing(payload: Any) -> None:
     """A task that does nothing."""
 
 
-async def test_the_quickstart_says_hello(url: str) -> None:
+async def test_the_quickstart_runs_its_task(url: str) -> None:
     said: list[str] = []
     hello_said = asyncio.Event()
 
@@ -61,7 +61,7 @@ async def test_the_quickstart_says_hello(url: str) -> None:
     assert said == ["Bobby Tables"]
 
 
-async def test_run_once_takes_what_is_due_and_what_its_tasks_add_and_leaves_the_rest(url: str) -> None:
+async def test_run_once_runs_due_jobs_and_those_that_its_tasks_add(url: str) -> None:
     ran: list[Any] = []
 
     async def parent(payload: Any, helpers: Helpers) -> None:
@@ -112,7 +112,7 @@ async def test_run_installs_an_absent_schema(empty_url: str) -> None:
         assert (await utils.add_job("x")).state is State.QUEUED
 
 
-async def test_a_task_directory_is_as_good_as_a_list(url: str, surroundings: Path) -> None:
+async def test_a_task_directory_works_like_a_task_list(url: str, surroundings: Path) -> None:
     folder = surroundings / "tasks"
     folder.mkdir()
     (folder / "hello.py").write_text("def task(payload, helpers):\n    helpers.add_job('other', queue_name='q')\n")
@@ -125,7 +125,7 @@ async def test_a_task_directory_is_as_good_as_a_list(url: str, surroundings: Pat
     assert (other.task, other.serial) == ("other", "q")
 
 
-async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> None:
+async def test_stopping_waits_for_running_jobs_and_claims_no_more(url: str) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
     ran: list[int] = []
 
@@ -230,7 +230,7 @@ async def test_cancelling_everything_ends_a_runner_in_order(sqlite_url: str) -> 
     assert (left.state, left.attempts) == (State.QUEUED, 0), "it went back unspent"
 
 
-async def test_signals_stop_the_runner_and_are_given_back(sqlite_url: str) -> None:
+async def test_signals_stop_the_runner_and_their_handlers_are_restored(sqlite_url: str) -> None:
     heard: list[str] = []
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     events = WorkerEvents()
@@ -244,7 +244,7 @@ async def test_signals_stop_the_runner_and_are_given_back(sqlite_url: str) -> No
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-async def test_several_runners_hear_the_same_signal_and_the_last_one_gives_it_back(sqlite_url: str) -> None:
+async def test_several_runners_receive_a_signal_and_the_last_one_restores_its_handler(sqlite_url: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
     runners = [await run(connection_string=sqlite_url, task_list={"x": nothing}) for _ in range(3)]
     await runners[0].stop()
@@ -254,7 +254,7 @@ async def test_several_runners_hear_the_same_signal_and_the_last_one_gives_it_ba
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-async def test_a_handler_that_somebody_else_has_set_meanwhile_stays(sqlite_url: str) -> None:
+async def test_a_signal_handler_set_by_the_program_in_the_meantime_stays(sqlite_url: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
     heard: list[int] = []
     try:
@@ -266,7 +266,7 @@ async def test_a_handler_that_somebody_else_has_set_meanwhile_stays(sqlite_url: 
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_loop_that_was_closed_in_the_middle_keeps_no_signal() -> None:
+def test_a_closed_loop_keeps_no_signal_handler() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     heard: list[str] = []
 
@@ -289,7 +289,7 @@ def test_a_loop_that_was_closed_in_the_middle_keeps_no_signal() -> None:
             signal.signal(number, handler)
 
 
-async def test_without_signal_handlers_nobody_touches_the_signals(sqlite_url: str) -> None:
+async def test_no_handle_signals_leaves_signals_unchanged(sqlite_url: str) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": nothing}):
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
@@ -317,7 +317,7 @@ async def test_a_worker_lives_in_an_asgi_lifespan(url: str) -> None:
         assert (await store.inspect.counts())[State.COMPLETED] == 1
 
 
-async def test_an_embedded_crash_comes_out_of_the_block(sqlite_url: str) -> None:
+async def test_an_error_of_an_embedded_runner_is_raised_by_the_block(sqlite_url: str) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
     async def broken(request: object) -> Any:
@@ -475,7 +475,7 @@ async def test_a_job_has_the_attributes_of_the_originals(url: str) -> None:
     assert (done.state, done.locked_at, done.locked_by) == (State.COMPLETED, None, None)
 
 
-async def test_a_running_job_hears_of_its_cancellation_long_before_a_heartbeat(url: str) -> None:
+async def test_a_running_job_is_cancelled_long_before_the_next_heartbeat(url: str) -> None:
     begun, heard = asyncio.Event(), asyncio.Event()
 
     async def work(payload: Any, helpers: Helpers) -> None:

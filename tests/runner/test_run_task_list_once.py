@@ -13,7 +13,7 @@ from stowhand.testing import MemoryStore, run_task_list_once
 from tests.runner.test_run import looking_at
 
 
-async def test_every_due_job_is_run_once_and_told_in_order() -> None:
+async def test_every_due_job_is_run_once_with_its_events_in_order() -> None:
     store = MemoryStore()
 
     async def double(payload: Any) -> int:
@@ -40,7 +40,7 @@ async def test_every_due_job_is_run_once_and_told_in_order() -> None:
     assert await run_task_list_once(store, {"double": double}) == []
 
 
-async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
+async def test_a_job_that_returns_at_once_is_not_run_twice() -> None:
     store = MemoryStore()
 
     async def again(payload: Any) -> Snooze:
@@ -56,9 +56,7 @@ async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("said", [Snooze(0), Retry("again", delay=0)])
-async def test_a_job_that_comes_back_at_once_keeps_no_other_from_running(
-    sqlite_url: str, concurrency: int, said: Any
-) -> None:
+async def test_a_job_that_returns_at_once_does_not_delay_others(sqlite_url: str, concurrency: int, said: Any) -> None:
     ran: list[str] = []
 
     async def again(payload: Any) -> Any:
@@ -104,7 +102,7 @@ async def test_tasks_of_an_app_are_run_with_their_types() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_it_waits_for_everything_it_began(concurrency: int) -> None:
+async def test_it_waits_for_all_started_jobs(concurrency: int) -> None:
     store = MemoryStore()
     for _ in range(7):
         await store.jobs.enqueue(NewJob(task="x"))

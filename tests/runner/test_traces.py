@@ -12,7 +12,7 @@ from stowhand.tasks.context import Helpers
 from tests.support.spans import Spans, ids_of, links_of
 
 
-async def test_whatever_way_a_job_is_added_its_run_is_linked_to_that(sqlite_url: str) -> None:
+async def test_the_span_of_a_run_is_linked_to_that_of_each_way_to_enqueue(sqlite_url: str) -> None:
     spans = Spans()
     traced: Any = {"connection_string": sqlite_url, "traces": spans.traces()}
 
@@ -40,7 +40,7 @@ async def test_whatever_way_a_job_is_added_its_run_is_linked_to_that(sqlite_url:
     assert [span.parent.span_id for span in enqueued if span.parent is not None] == [ids_of(ran)[1]]
 
 
-async def test_what_makes_no_spans_is_refused_with_everything_else(sqlite_url: str) -> None:
+async def test_an_invalid_traces_option_is_reported_with_other_mistakes(sqlite_url: str) -> None:
     wrong: Any = {"connection_string": sqlite_url, "traces": True, "schema": 7}
     with pytest.raises(ConfigurationError) as raised:
         await make_worker_utils(**wrong)

@@ -41,7 +41,7 @@ async def test_none_means_the_default_and_zero_means_zero(url: str) -> None:
     assert (job.payload, job.serial, job.max_attempts, job.key, job.priority) == ({}, None, 25, None, 0)
 
 
-async def test_both_names_of_an_option_serve_but_not_at_once(sqlite_url: str) -> None:
+async def test_either_name_of_an_option_works_but_not_both(sqlite_url: str) -> None:
     async with await utils_at(sqlite_url) as utils:
         assert (await utils.add_job("x", serial="a")).serial == (await utils.add_job("x", queue_name="a")).serial == "a"
         assert (await utils.add_job("x", queue="a")).queue == (await utils.add_job("x", work_queue="a")).queue == "a"
@@ -61,7 +61,7 @@ async def test_a_key_debounces(url: str) -> None:
         assert third.payload == {"n": 2}
 
 
-async def test_many_jobs_come_back_in_order_each_with_its_own_task(url: str) -> None:
+async def test_many_jobs_are_returned_in_order(url: str) -> None:
     async with await utils_at(url) as utils:
         jobs = await utils.add_jobs(
             [
@@ -94,14 +94,14 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
         ([["identifier", "x"]], "job 1 of the batch: a list;"),
     ],
 )
-async def test_what_is_no_list_of_jobs_is_refused(sqlite_url: str, specs: Any, said: str) -> None:
+async def test_an_invalid_list_of_jobs_is_refused(sqlite_url: str, specs: Any, said: str) -> None:
     async with await utils_at(sqlite_url) as utils:
         with pytest.raises(InvalidJob, match=said):
             await utils.add_jobs(specs)
         assert (await utils._store.inspect.counts())[State.QUEUED] == 0
 
 
-async def test_what_can_be_no_key_removes_nothing_and_says_so(sqlite_url: str) -> None:
+async def test_an_invalid_key_is_refused_and_removes_nothing(sqlite_url: str) -> None:
     nonsense: list[Any] = [5, "", "a\x00", "\ud800", "x" * 513]
     async with await utils_at(sqlite_url) as utils:
         for key in nonsense:
@@ -145,7 +145,7 @@ async def test_administration(url: str) -> None:
         assert (await utils.remove_job("nobody's")).result is ActionResult.MISSING
 
 
-async def test_the_jobs_of_dead_workers_are_taken_back(url: str) -> None:
+async def test_the_jobs_of_dead_workers_are_reset(url: str) -> None:
     async with await utils_at(url) as utils:
         job = await utils.add_job("x")
         request = ClaimRequest(worker="gone", token="00000000-0000-4000-8000-000000000001", limit=1, lease=60)
@@ -171,7 +171,7 @@ async def test_many_tasks_share_one(url: str) -> None:
     assert len({job.id for job in jobs}) == 50
 
 
-async def test_what_was_released_says_so(sqlite_url: str) -> None:
+async def test_released_utils_refuse_calls(sqlite_url: str) -> None:
     utils = await utils_at(sqlite_url)
     await utils.release()
     await utils.release()

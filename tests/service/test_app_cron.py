@@ -39,7 +39,7 @@ def task(app: App) -> Rollup:
     return rollup
 
 
-def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task: Rollup) -> None:
+def test_an_item_has_the_options_of_its_task_unless_it_overrides_them(app: App, task: Rollup) -> None:
     app.cron("0 4 * * *", task, {"hours": 4}, tz="UTC")
     app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", serial="fast", priority=0, key=None)
     app.cron("0 4 * * *", "elsewhere", backfill_period=timedelta(hours=1))
@@ -69,7 +69,7 @@ def test_a_recurring_job_is_in_the_queue_of_its_task_unless_the_item_names_anoth
     assert app.cron_items[1].spec == "0 4 * * * export ?id=other&queue=s&work_queue=mail"
 
 
-def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
+def test_mistakes_are_reported_with_their_location(app: App, task: Rollup) -> None:
     with pytest.raises(ConfigurationError, match="unexpected argument 'days'"):
         app.cron("0 4 * * *", task, {"hours": 1, "days": 4})
     with pytest.raises(ConfigurationError, match="missing argument"):
@@ -111,9 +111,7 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
         ("@annually", "0 0 1 jan *"),
     ],
 )
-def test_names_and_macros_that_people_know_mean_what_the_fields_of_a_crontab_mean(
-    app: App, known: str, fields: str
-) -> None:
+def test_names_and_macros_equal_the_fields_of_a_crontab(app: App, known: str, fields: str) -> None:
     app.cron(known, "t", backfill_period="2h")
     app.cron(fields, "t", identifier="u", backfill_period=7200)
     one, other = app.cron_items
@@ -134,13 +132,13 @@ def test_names_and_macros_that_people_know_mean_what_the_fields_of_a_crontab_mea
         ("@daily t", "no such macro"),
     ],
 )
-def test_a_name_that_means_nothing_is_told_with_the_nearest(app: App, pattern: str, words: str) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(app: App, pattern: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         app.cron(pattern, "t")
     assert app.cron_items == ()
 
 
-def test_a_function_may_decide(app: App) -> None:
+def test_a_function_may_decide_whether_a_minute_is_a_tick(app: App) -> None:
     def at_four(date: CronDate) -> bool:
         return (date.hour, date.minute) == (4, 0)
 
@@ -149,7 +147,7 @@ def test_a_function_may_decide(app: App) -> None:
     assert not app.cron_items[0].due(AT + timedelta(minutes=1))
 
 
-def test_a_worker_takes_items_from_everywhere(app: App, task: Rollup, run: Run, tmp_path: Path) -> None:
+def test_a_worker_schedules_items_of_all_sources(app: App, task: Rollup, run: Run, tmp_path: Path) -> None:
     app.cron("0 1 * * *", task, {"hours": 1})
     file = tmp_path / "crontab"
     file.write_text("\ufeff0 2 * * * rollup ?id=in_file {hours:2}\r\n")
@@ -189,7 +187,7 @@ def test_a_worker_with_once_schedules_what_is_due_first(run: Run) -> None:
     assert set(ran) == {7}
 
 
-def test_an_item_that_names_a_declared_task_has_what_that_declares(app: App) -> None:
+def test_an_item_has_the_options_that_its_task_declares(app: App) -> None:
     @app.task(serial="bank", max_attempts=3)
     def charge(cents: int) -> None: ...
 

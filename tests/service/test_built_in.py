@@ -82,7 +82,7 @@ BY_DEFAULT = YOUNG | {"failed 20"}
         ),
     ],
 )
-def test_old_ones_go_pending_and_younger_ones_stay_and_malformed_values_count_as_not_given(
+def test_old_jobs_are_purged_pending_and_young_ones_stay_and_malformed_values_are_ignored(
     run: Run, payload: Any, expected: set[str]
 ) -> None:
     assert run(left(payload)) == expected
@@ -100,7 +100,7 @@ def test_its_name_is_reserved_however_a_task_is_declared() -> None:
         read_task_list({PURGE_TASK: some_task})
 
 
-def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
+def test_a_worker_may_run_only_built_in_tasks(run: Run) -> None:
     async def go() -> None:
         app = App(store=MemoryStore())
 
@@ -119,7 +119,7 @@ def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
     run(go())
 
 
-def test_workers_claim_them_beside_their_own_but_not_of_a_lent_store() -> None:
+def test_workers_claim_built_in_tasks_except_on_a_lent_store() -> None:
     assert with_built_in(("a",), is_remote=False) == ("a", *BUILT_IN_TASKS)
     assert with_built_in(("a",), is_remote=True) == ("a",)
 

@@ -55,7 +55,7 @@ def test_a_child_that_dies_is_replaced_and_the_pauses_grow(run: Run) -> None:
     run(scenario(), PATIENCE)
 
 
-def test_children_get_their_orders_also_those_that_are_started_later(run: Run) -> None:
+def test_children_receive_orders_even_if_they_start_later(run: Run) -> None:
     async def scenario() -> None:
         family = Family(restarts=1)
         running = asyncio.create_task(family.children.run())
@@ -76,7 +76,7 @@ def test_children_get_their_orders_also_those_that_are_started_later(run: Run) -
 
 
 @pytest.mark.parametrize("requests", [1, 3], ids=["when its time is over", "at the third request"])
-def test_a_child_that_does_not_end_is_killed_with_what_it_has_started(run: Run, requests: int) -> None:
+def test_a_child_that_does_not_exit_is_killed_with_its_processes(run: Run, requests: int) -> None:
     async def scenario() -> None:
         family = Family("stay")
         running = asyncio.create_task(family.children.run())

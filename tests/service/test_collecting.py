@@ -19,7 +19,7 @@ def as_before() -> Iterator[None]:
         gc.set_threshold(*before)  # what was frozen stays so: it is what the run has loaded (tests/conftest.py)
 
 
-def test_what_is_loaded_is_looked_at_no_more() -> None:
+def test_a_loaded_change_is_not_reported_again() -> None:
     gc.set_threshold(700, 10, 10)
     loaded = [[number] for number in range(10_000)]
     before = gc.get_freeze_count()
@@ -29,7 +29,7 @@ def test_what_is_loaded_is_looked_at_no_more() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 50_000])
-def test_a_choice_of_the_tasks_stays(first: int) -> None:
+def test_a_selection_of_tasks_survives_a_reload(first: int) -> None:
     gc.set_threshold(first)
     reduce_garbage_collection()
     assert gc.get_threshold()[0] == first

@@ -128,7 +128,7 @@ def test_once_schedules_what_is_due_and_works_it_off(url: str, workers: Workers,
 
 
 @pytest.mark.parametrize("to", [b"cron_enter", b"COMMIT\0"])
-def test_a_lost_reply_costs_no_tick_and_makes_none_twice(run: Run, postgres_url: str, to: bytes) -> None:
+def test_a_lost_reply_neither_loses_nor_repeats_a_tick(run: Run, postgres_url: str, to: bytes) -> None:
     began = _known_since(postgres_url, FILLED, hours=20)
     with Proxy(postgres_url) as proxy:
 

@@ -62,7 +62,7 @@ def until_told(expected: tuple[int, str], *options: str, **environment: str) -> 
         assert time.monotonic() < deadline, told
 
 
-def test_a_worker_that_drains_is_alive_and_not_ready(sqlite_workers: Workers, tmp_path: Path) -> None:
+def test_a_draining_worker_is_alive_and_not_ready(sqlite_workers: Workers, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     add(sqlite_workers.url, "gated", f'{{"gate": "{gate}"}}')
     process = sqlite_workers.start("--http", "0", "--log-level", "debug", "--grace", "120")
@@ -88,7 +88,7 @@ def test_a_worker_that_drains_is_alive_and_not_ready(sqlite_workers: Workers, tm
     assert "no answer from" in why
 
 
-def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_bound(
+def test_a_blocked_loop_is_reported_and_is_not_alive_beyond_its_maximum(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
@@ -126,7 +126,7 @@ def _is_dead(pages: Pages) -> bool:
     return status == 503
 
 
-def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(sqlite_workers: Workers) -> None:
+def test_each_process_is_shown_and_a_dead_one_is_missing_until_its_replacement_works(sqlite_workers: Workers) -> None:
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     supervisor = sqlite_workers.start("--http", "0", "--processes", "2")
     pages = Pages(sqlite_workers)
@@ -177,7 +177,7 @@ def test_a_worker_whose_store_refuses_writes_is_alive_and_not_ready(sqlite_worke
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")
-def test_a_worker_that_has_nothing_to_do_is_not_ready_while_nothing_can_be_written(sqlite_workers: Workers) -> None:
+def test_an_idle_worker_is_not_ready_while_the_store_refuses_writes(sqlite_workers: Workers) -> None:
     process = sqlite_workers.start("--http", "0")
     pages = Pages(sqlite_workers)
     pages.wait_until_ready()
@@ -190,7 +190,7 @@ def test_a_worker_that_has_nothing_to_do_is_not_ready_while_nothing_can_be_writt
     assert sqlite_workers.output().count("The store is back (beat") == 1
 
 
-def test_what_the_store_refuses_a_process_and_one_that_has_fallen_silent_are_named() -> None:
+def test_refused_calls_and_silent_processes_are_named() -> None:
     well = Report(at=100.0, ages={}, heard=99.0, claimed=True)
     refused = Report(at=100.0, ages={}, heard=40.0, claimed=True, refused={"settling": 12.4})
     processes = [
@@ -215,7 +215,7 @@ def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers, tmp_pa
     pages.wait_until_ready()
 
 
-def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_workers: Workers) -> None:
+def test_a_port_in_use_is_refused_and_a_public_address_is_reported_at_the_start(sqlite_workers: Workers) -> None:
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     sqlite_workers.start("--http", "0.0.0.0:0", "--once")
     assert sqlite_workers.processes[0].wait(60) == 0
@@ -249,7 +249,7 @@ def test_bounds_follow_the_settings() -> None:
     assert (patient["loop"], patient["heartbeat"], patient["waking"]) == (100, 200, 500)
 
 
-def test_what_is_stuck_is_named() -> None:
+def test_stuck_loops_are_named() -> None:
     bound = {"loop": 5.0, "claiming": 60.0}
     assert stuck_reasons({"loop": 5.0, "claiming": 60.0}, bound) == []
     assert stuck_reasons({"loop": 6.0, "claiming": 75.4}, bound) == [
@@ -258,7 +258,7 @@ def test_what_is_stuck_is_named() -> None:
     ]
 
 
-def test_each_worker_of_a_process_is_judged_by_its_own_bounds(run: Run) -> None:
+def test_each_worker_of_a_process_has_its_own_maximum_ages(run: Run) -> None:
     clock = FakeClock()
 
     async def handle(ctx: object, record: object) -> None: ...
@@ -291,7 +291,7 @@ def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
     assert joint_report([ready, starting], clock).heard == ready.controls.liveness.heard
 
 
-def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
+def test_a_process_that_does_not_report_is_stuck() -> None:
     well = Report(at=100.0, ages={"loop": 0.1}, heard=None, claimed=True)
     ill = Report(at=100.0, ages={"loop": 9.0}, heard=None, claimed=True)
     children = [Process("process 1", 500.0, well), Process("process 2", 3.0, None)]
@@ -305,7 +305,7 @@ def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
     ]
 
 
-def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all_stop(run: Run, tmp_path: Path) -> None:
+def test_a_dead_child_may_be_replaced_in_time_and_is_not_missed_during_a_stop(run: Run, tmp_path: Path) -> None:
     settings = read_settings({"processes": "2"}, environ={})
     health_reporter = HealthReporter(settings, None)
 

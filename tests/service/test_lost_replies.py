@@ -89,9 +89,7 @@ async def working(direct_url: str, through_url: str, **options: Any) -> AsyncIte
         await direct.close()
 
 
-def test_a_job_whose_claim_had_no_reply_is_given_up_by_token_and_runs_once(
-    run: Run, proxy: Proxy, postgres_url: str
-) -> None:
+def test_a_job_whose_claim_had_no_reply_is_abandoned_and_runs_once(run: Run, proxy: Proxy, postgres_url: str) -> None:
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             proxy.lose_next_reply("claim")
@@ -106,7 +104,7 @@ def test_a_job_whose_claim_had_no_reply_is_given_up_by_token_and_runs_once(
     run(scenario(), 60)
 
 
-def test_a_claim_that_reaches_the_server_after_its_token_was_given_up_takes_nothing(
+def test_a_claim_that_arrives_after_its_token_was_abandoned_claims_nothing(
     run: Run, proxy: Proxy, postgres_url: str
 ) -> None:
     """The claim races the death of its own worker: it is delivered late, when nobody is there to run what it takes."""
@@ -150,7 +148,7 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
     run(scenario(), 60)
 
 
-def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goes_on_in_order(
+def test_jobs_claimed_by_a_settlement_without_a_reply_are_abandoned_and_the_queue_continues_in_order(
     run: Run, proxy: Proxy, postgres_url: str
 ) -> None:
     async def scenario() -> None:
@@ -171,7 +169,7 @@ def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goe
     run(scenario(), 60)
 
 
-def test_a_settlement_that_claims_and_arrives_late_takes_nothing(run: Run, proxy: Proxy, postgres_url: str) -> None:
+def test_a_late_settlement_with_a_claim_claims_nothing(run: Run, proxy: Proxy, postgres_url: str) -> None:
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             bench.may_end.clear()
@@ -195,7 +193,7 @@ def test_a_settlement_that_claims_and_arrives_late_takes_nothing(run: Run, proxy
     run(scenario(), 60)
 
 
-def test_a_beat_that_began_before_the_first_claim_has_no_more_patience_than_its_lease(
+def test_a_heartbeat_before_the_first_claim_ends_within_its_lease(
     run: Run, proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While its connection is being made the worker claims; then the connection dies without a word."""
@@ -224,9 +222,7 @@ def test_a_beat_that_began_before_the_first_claim_has_no_more_patience_than_its_
     run(scenario(), 60)
 
 
-def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
-    run: Run, proxy: Proxy, postgres_url: str
-) -> None:
+def test_a_heartbeat_connection_that_dies_silently_loses_no_lease(run: Run, proxy: Proxy, postgres_url: str) -> None:
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=12.0, heartbeat_interval=1.0) as bench:
             bench.may_end.clear()
@@ -245,9 +241,7 @@ def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
     run(scenario(), 60)
 
 
-def test_upkeep_on_a_connection_that_died_silently_keeps_no_beat_waiting(
-    run: Run, proxy: Proxy, postgres_url: str
-) -> None:
+def test_maintenance_on_a_dead_connection_does_not_delay_heartbeats(run: Run, proxy: Proxy, postgres_url: str) -> None:
     async def scenario() -> None:
         store = PostgresStore(proxy.url, OPTIONS)
         await store.schema.install()

@@ -59,7 +59,7 @@ def add(url: str, *payloads: str, task: str = "innocent") -> None:
     with_store(url, enqueue)
 
 
-def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers, tmp_path: Path) -> None:
+def test_a_worker_shows_counts_of_finished_and_waiting_jobs(url: str, workers: Workers, tmp_path: Path) -> None:
     crontab = tmp_path / "crontab"
     crontab.write_text("0 4 1 1 * innocent ?id=yearly {number: 1}\n")
     add(url, "{}", task="nobody_has_it")
@@ -92,7 +92,7 @@ def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers, t
     assert 0 < shown['stowhand_worker_job_wait_seconds_sum{kind="innocent"}'] < 1200
 
 
-def test_several_processes_are_counted_together_and_the_dead_do_not_linger(
+def test_metrics_of_several_processes_are_summed_without_dead_ones(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -125,7 +125,7 @@ def test_several_processes_are_counted_together_and_the_dead_do_not_linger(
     assert not folders[0].exists()
 
 
-def test_children_whose_parent_was_killed_take_the_folder_away(
+def test_children_whose_parent_was_killed_remove_the_folder(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -151,7 +151,7 @@ def test_without_the_extra_health_works_and_metrics_say_what_to_install(sqlite_w
     assert pages.get("/healthz")[0] == 200
 
 
-def test_a_folder_for_metrics_that_is_not_there_is_told_and_what_to_do(
+def test_a_missing_folder_for_metrics_is_reported_with_a_fix(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "nowhere"))
@@ -161,7 +161,7 @@ def test_a_folder_for_metrics_that_is_not_there_is_told_and_what_to_do(
     assert "Traceback" not in sqlite_workers.output()
 
 
-def test_figures_are_absent_while_the_store_is_away(postgres_url: str, tmp_path: Path) -> None:
+def test_figures_are_absent_during_an_outage(postgres_url: str, tmp_path: Path) -> None:
     add(postgres_url)
     with Proxy(postgres_url) as proxy:
         started = Workers(proxy.url, tmp_path)
@@ -212,7 +212,7 @@ def test_every_outcome_is_counted(metrics: tuple[CollectorRegistry, WorkerMetric
         assert shown[f'{RUNNING}{{kind="{task}"}}'] == 0
 
 
-def test_what_no_worker_settles_is_counted_too(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+def test_ends_without_a_settlement_of_a_worker_are_counted(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
     registry, counted = metrics
     events = counted.of(Events())
     events.emit(JobLost("w", 1, "t", "late"))
@@ -226,7 +226,7 @@ def test_what_no_worker_settles_is_counted_too(metrics: tuple[CollectorRegistry,
     assert shown["stowhand_worker_loop_lag_seconds_sum"] == pytest.approx(0.3)
 
 
-def test_what_one_is_to_be_warned_of_is_nought_before_it_happens(
+def test_metrics_for_alerts_are_zero_before_the_first_event(
     metrics: tuple[CollectorRegistry, WorkerMetrics],
 ) -> None:
     """``rate`` and ``increase`` see nothing in a series that begins with 1: the first failure would warn nobody."""
@@ -261,7 +261,9 @@ def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> 
     ]
 
 
-def test_a_handler_leaves_as_the_kind_that_it_began_as(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+def test_the_in_flight_gauge_uses_the_kind_from_the_start_of_the_job(
+    metrics: tuple[CollectorRegistry, WorkerMetrics],
+) -> None:
     registry, counted = metrics
     events = counted.of(Events())
     events.emit(WorkerStarted("first", ("known",)))
@@ -273,7 +275,7 @@ def test_a_handler_leaves_as_the_kind_that_it_began_as(metrics: tuple[CollectorR
     assert (shown[f'{RUNNING}{{kind="other"}}'], shown[f'{RUNNING}{{kind="late"}}']) == (0, 1)
 
 
-def test_of_the_dead_sums_are_kept_in_one_place_and_gauges_forgotten(tmp_path: Path) -> None:
+def test_sums_of_dead_processes_are_merged_and_their_gauges_deleted(tmp_path: Path) -> None:
     for _ in range(3):
         dead = subprocess.Popen(["true"])
         dead.wait()
@@ -292,13 +294,13 @@ def test_the_buckets_of_durations_are_exponential() -> None:
     assert JOB_BUCKETS_SECONDS[:3] == (0.005, 0.0125, 0.03125)
 
 
-def test_a_queue_that_cannot_be_asked_is_absent() -> None:
+def test_a_queue_that_cannot_be_counted_is_absent() -> None:
     registry = CollectorRegistry()
     QueueMetrics(lambda: None, lambda: None, registry)
     assert generate_latest(registry) == b""
 
 
-def test_a_gauge_whose_question_has_no_answer_is_absent_alone() -> None:
+def test_only_the_gauge_without_an_answer_is_absent() -> None:
     registry = CollectorRegistry()
     QueueMetrics(lambda: None, lambda: {"mail": 3.0}, registry)
     assert samples(generate_latest(registry)) == {
@@ -358,7 +360,7 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
     assert shown["stowhand_queue_paused_since_timestamp_seconds"] == 1000
 
 
-def test_of_many_recurring_items_those_with_trouble_are_named_first() -> None:
+def test_recurring_items_with_problems_are_listed_first() -> None:
     cron = CronFigures(known=("a", "b", "c", "d"), unscheduled=("c", "d"), missed={"d": datetime.now(UTC)})
     registry = CollectorRegistry()
     QueueMetrics(lambda: None, lambda: None, registry, cron=lambda: cron, labels=3)

@@ -33,7 +33,7 @@ from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect
 LEASE = Lease(1, "token", 1)
 
 
-def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
+def test_a_job_whose_child_cannot_start_it_is_released_until_a_child_can(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unloadable = tmp_path / "unloadable"
@@ -53,7 +53,7 @@ def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
     assert "Fatal Python error" not in sqlite_workers.output()
 
 
-def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was(
+def test_a_job_that_kills_its_child_after_its_start_counts_a_reset(
     sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNLOADABLE", str(tmp_path / "unloadable"))
@@ -65,7 +65,7 @@ def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was
     assert "could not begin" not in sqlite_workers.output()
 
 
-def test_suspects_share_a_child_until_one_kills_it_and_that_costs_the_others_nothing(sqlite_workers: Workers) -> None:
+def test_suspects_share_a_child_until_one_kills_it_without_affecting_the_others(sqlite_workers: Workers) -> None:
     url = sqlite_workers.url
     before = [enqueue_suspect(url, NewJob(task="who_am_i")) for _ in range(3)]
     killer = enqueue_suspect(url, NewJob(task="killer", max_resets=2))
@@ -85,7 +85,7 @@ async def nothing(attempt: Attempt[Job], record: Job) -> None:
     """The worker's own handler, which runs programs."""
 
 
-def test_a_child_that_dies_between_two_jobs_costs_the_next_one_nothing(sqlite_workers: Workers) -> None:
+def test_a_child_that_dies_between_two_jobs_does_not_affect_the_next_one(sqlite_workers: Workers) -> None:
     url = sqlite_workers.url
     settings = WorkerSettings(
         store=StoreSettings(connection=ResolvedStore(url, "test")), app="tests.service.work:app", timings=QUICK
@@ -126,7 +126,7 @@ def test_a_new_interpreter_has_its_job_and_the_pipe_for_its_answer(sqlite_worker
     assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
 
 
-def test_what_a_suspect_says_of_its_progress_is_kept_with_its_job(sqlite_workers: Workers, tmp_path: Path) -> None:
+def test_progress_of_a_suspect_is_recorded_with_its_job(sqlite_workers: Workers, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="teller", payload=f'{{"gate": "{gate}"}}'))
     process = sqlite_workers.start("--once")
@@ -141,7 +141,7 @@ def test_what_a_suspect_says_of_its_progress_is_kept_with_its_job(sqlite_workers
     assert (job.state, job.progress) == (State.COMPLETED, None)
 
 
-def test_a_line_of_progress_is_dropped_where_the_worker_does_not_read_and_after_the_answer() -> None:
+def test_progress_is_dropped_while_the_pipe_is_full_and_after_the_answer() -> None:
     reading, writing = os.pipe()
     pipe = AnswerPipe(writing)
     pipe.start(LEASE)

@@ -24,7 +24,7 @@ def recurring(folder: Path, said: list[CronReloaded], crontab: str | None = None
     return RecurringItems(settings, LoadedTasks(Registry()), MemoryStore(), events)
 
 
-def test_the_file_beside_the_tasks_may_come_later_but_then_it_stays(tmp_path: Path) -> None:
+def test_the_default_crontab_may_appear_later_but_must_then_stay(tmp_path: Path) -> None:
     said: list[CronReloaded] = []
     one = recurring(tmp_path, said)
     assert not one.scheduler.items
@@ -41,7 +41,7 @@ def test_the_file_beside_the_tasks_may_come_later_but_then_it_stays(tmp_path: Pa
     assert not one.scheduler.items
 
 
-def test_a_file_that_was_named_is_there_from_the_start(tmp_path: Path) -> None:
+def test_a_named_file_must_exist_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere: No such file or directory"):
         recurring(tmp_path, [], crontab=str(tmp_path / "nowhere"))
     with pytest.raises(ConfigurationError, match="Is a directory"):

@@ -50,7 +50,7 @@ def enqueue(url: str, *jobs: NewJob) -> list[int]:
     return with_store(url, add)
 
 
-def test_a_suspects_child_opens_only_what_its_job_asks_for(sqlite_workers: Workers, place: Place) -> None:
+def test_the_child_of_a_suspect_opens_only_the_resources_of_its_job(sqlite_workers: Workers, place: Place) -> None:
     job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="judge"))
     assert sqlite_workers.start(*APP, "--once").wait(60) == 0
     assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
@@ -68,7 +68,7 @@ def test_a_suspects_child_opens_only_what_its_job_asks_for(sqlite_workers: Worke
     assert with_store(sqlite_workers.url, followers) == [1], "on_enqueue, in the child"
 
 
-def test_a_child_that_cannot_open_it_has_begun_nothing(tmp_path: Path, place: Place) -> None:
+def test_a_child_that_cannot_open_a_resource_starts_no_job(tmp_path: Path, place: Place) -> None:
     """What is raised before there is an answer gives the job back: test_quarantine.py."""
     place.unopenable.write_text("worker")
     settings = WorkerSettings(
@@ -98,14 +98,14 @@ def test_a_child_that_cannot_open_it_has_begun_nothing(tmp_path: Path, place: Pl
     assert msgspec.json.decode(line, type=ChildAnswer).kind == "unable", "nothing has begun"
 
 
-def test_what_a_middleware_calls_not_retryable_is_so_in_a_child(sqlite_workers: Workers, place: Place) -> None:
+def test_a_middlewares_not_retryable_error_is_final_in_a_child_too(sqlite_workers: Workers, place: Place) -> None:
     job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="hopeless"))
     assert sqlite_workers.start(*APP, "--once").wait(60) == 0
     assert job_of(sqlite_workers.url, job_id).state is State.FAILED
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_ends_at_the_start_with_what_could_not_be_opened(
+def test_a_worker_ends_at_the_start_with_the_resource_that_could_not_be_opened(
     sqlite_workers: Workers, place: Place, processes: str
 ) -> None:
     place.unopenable.write_text("worker")

@@ -48,7 +48,7 @@ class Routine:
             self.over.set()
 
 
-def test_the_first_that_fails_stops_all_and_is_raised() -> None:
+def test_the_first_error_stops_all_routines_and_is_raised() -> None:
     async def story() -> None:
         other, failing = Routine(), Routine(ends=0.01, error=ValueError("broken"))
         with pytest.raises(ValueError, match="broken"):
@@ -58,7 +58,7 @@ def test_the_first_that_fails_stops_all_and_is_raised() -> None:
     asyncio.run(asyncio.wait_for(story(), 15))
 
 
-def test_one_that_ignores_its_end_is_cancelled_in_time() -> None:
+def test_a_routine_that_ignores_a_stop_is_cancelled_in_time() -> None:
     async def story() -> Routine:
         deaf = Routine(deaf=True)
         with pytest.raises(ValueError, match="broken"):
@@ -84,7 +84,7 @@ def test_a_routine_without_options_may_have_a_grace_of_its_own(monkeypatch: pyte
     assert not asyncio.run(asyncio.wait_for(story(), 15)).cancelled
 
 
-def test_it_ends_when_the_workers_have_and_takes_the_resetter_along() -> None:
+def test_it_ends_with_the_workers_and_stops_the_resetter() -> None:
     async def story() -> None:
         store = MemoryStore()
         await store.schema.install()
@@ -96,7 +96,7 @@ def test_it_ends_when_the_workers_have_and_takes_the_resetter_along() -> None:
     asyncio.run(asyncio.wait_for(story(), 15))
 
 
-def test_cancelled_it_stops_all_at_once_and_waits_for_them() -> None:
+def test_its_cancellation_stops_all_routines_at_once_and_waits_for_them() -> None:
     async def story() -> Routine:
         routine = Routine()
         supervising = asyncio.ensure_future(run_all(routine))
@@ -119,7 +119,7 @@ def test_a_routine_that_ends_by_itself_does_not_end_the_others() -> None:
     asyncio.run(asyncio.wait_for(story(), 15))
 
 
-def test_of_several_that_fail_the_first_is_raised_however_they_were_given() -> None:
+def test_the_first_of_several_errors_is_raised() -> None:
     class Sulks(Routine):
         async def run(self) -> None:
             await super().run()
@@ -143,7 +143,7 @@ class Sudden(Routine):
         raise ValueError("broken")
 
 
-def test_one_that_cannot_be_told_to_stop_is_cancelled_and_the_others_hear_it() -> None:
+def test_a_routine_whose_stop_raises_is_cancelled_and_the_others_are_stopped() -> None:
     async def story() -> tuple[Routine, Routine]:
         rude, other = Rude(), Routine()
         with pytest.raises(ValueError, match="broken"):
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_told_to_stop_is_cancelled_and_the_others_hear_it() -
     assert (rude.cancelled, other.stopped) == (True, [False])
 
 
-def test_a_routine_that_swallows_its_end_does_not_keep_the_others_waiting_for_ever(
+def test_a_routine_that_ignores_its_cancellation_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stowhand.service.run_all.EXIT_MARGIN_SECONDS", 0.05)
@@ -174,7 +174,7 @@ def test_a_routine_that_swallows_its_end_does_not_keep_the_others_waiting_for_ev
     asyncio.run(asyncio.wait_for(story(), 15))
 
 
-def test_beside_the_main_thread_it_runs_without_signals() -> None:
+def test_outside_the_main_thread_it_runs_without_signals() -> None:
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(asyncio.run(run_all(Routine(ends=0.01))) is None))
     thread.start()
@@ -182,7 +182,7 @@ def test_beside_the_main_thread_it_runs_without_signals() -> None:
     assert ended == [True]
 
 
-def test_the_handlers_of_signals_are_as_they_were_afterwards() -> None:
+def test_signal_handlers_are_restored() -> None:
     def mine(*_: object) -> None: ...
 
     before = signal.signal(signal.SIGTERM, mine)
@@ -194,7 +194,7 @@ def test_the_handlers_of_signals_are_as_they_were_afterwards() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 7, Routine, asyncio.sleep])
-def test_what_is_no_routine_is_refused_before_any_is_started(wrong: Any) -> None:
+def test_an_object_that_is_no_routine_is_refused_before_any_starts(wrong: Any) -> None:
     first = Routine()
     with pytest.raises(ConfigurationError, match="is no routine"):
         asyncio.run(run_all(first, wrong))
@@ -203,12 +203,12 @@ def test_what_is_no_routine_is_refused_before_any_is_started(wrong: Any) -> None
 
 
 @pytest.mark.parametrize("wrong", [-1, "five", True, float("nan"), timedelta(seconds=-1)])
-def test_a_grace_that_is_none_is_refused(wrong: Any) -> None:
+def test_an_invalid_grace_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="grace"):
         asyncio.run(run_all(Routine(), grace=wrong))
 
 
-def test_lines_are_written_once_and_only_where_nobody_listens() -> None:
+def test_log_lines_are_written_once_and_only_without_another_listener() -> None:
     async def listeners(*given: Events) -> list[int]:
         async def nothing(ctx: object, record: object) -> None: ...
 
@@ -255,7 +255,7 @@ PROGRAM = """
 @pytest.mark.parametrize(
     ("seconds", "signals", "says"), [("0.3", 20, ["ended", "0 queued"]), ("300", 40, ["1 queued"])]
 )
-def test_a_signal_lets_jobs_end_and_a_second_hands_them_back(seconds: str, signals: int, says: list[str]) -> None:
+def test_a_first_signal_lets_jobs_end_and_a_second_returns_them(seconds: str, signals: int, says: list[str]) -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), seconds]
     with forked.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

@@ -60,7 +60,7 @@ def new_app(url: str) -> App:
     return app
 
 
-def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
+def test_a_worker_exits_after_a_newer_version_has_made_a_breaking_change(
     url: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resetter, "CHECK_INTERVAL_SECONDS", 0.0)
@@ -77,7 +77,7 @@ def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
     run(story())
 
 
-def test_a_worker_goes_on_beside_a_newer_version_that_breaks_nothing(url: str, tmp_path: Path, run: Run) -> None:
+def test_a_worker_continues_beside_a_newer_version_without_breaking_changes(url: str, tmp_path: Path, run: Run) -> None:
     async def story() -> None:
         app = new_app(url)
         store = await app.open(install=True)
@@ -100,7 +100,7 @@ def test_a_worker_goes_on_beside_a_newer_version_that_breaks_nothing(url: str, t
     run(story())
 
 
-def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
+def test_a_worker_whose_schema_was_removed_ends_with_a_message(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_CLAIMS_WITHOUT_SCHEMA", 2)
@@ -164,7 +164,7 @@ BEFORE = {
 
 
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
-def test_a_schema_of_before_the_first_release_is_refused_by_every_verb(url: str, before: str, run: Run) -> None:
+def test_a_schema_from_before_the_first_release_is_refused_by_every_command(url: str, before: str, run: Run) -> None:
     async def story() -> None:
         app = new_app(url)
         store = await app.open(install=True)

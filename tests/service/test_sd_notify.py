@@ -36,7 +36,7 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
     assert not any("STOPPING" in word for word in manager.hear(0.1)), "once"
 
 
-def test_the_variables_are_ours_alone() -> None:
+def test_child_processes_do_not_inherit_the_variables() -> None:
     environ = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
     told = notifier(environ)
     assert told is not None
@@ -49,14 +49,14 @@ def test_the_variables_are_ours_alone() -> None:
     "environ",
     [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "relative"}, {"NOTIFY_SOCKET": "@"}, {"WATCHDOG_USEC": "1000"}],
 )
-def test_nobody_to_notify(environ: dict[str, str]) -> None:
+def test_without_a_service_manager_there_is_no_notifier(environ: dict[str, str]) -> None:
     assert notifier(environ) is None
 
 
 @pytest.mark.parametrize(
     "asked", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "-5"}, {"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"}]
 )
-def test_a_watchdog_that_is_not_meant_for_us_hears_nothing(asked: dict[str, str]) -> None:
+def test_a_watchdog_for_another_process_receives_nothing(asked: dict[str, str]) -> None:
     told = notifier({"NOTIFY_SOCKET": "/run/x", **asked})
     assert told is not None
     assert told.watchdog is None

@@ -60,7 +60,7 @@ def test_two_signals_that_come_close_together_count_once(
     assert _job(url, job_id).state is State.COMPLETED, "it had its grace"
 
 
-def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: str, workers: Workers) -> None:
+def test_a_third_signal_ends_the_process_within_seconds_without_using_attempts(url: str, workers: Workers) -> None:
     job_id = _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}', max_attempts=1))
     process = workers.start("--log-level", "debug", program=COUNTING_PROGRAM, timings=PATIENT)
     workers.wait_for("Started task")
@@ -88,7 +88,7 @@ def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Work
     assert "was killed by SIGKILL" in workers.output(), "nobody was waited for"
 
 
-def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url: str) -> None:
+def test_a_stop_requested_while_children_start_reaches_them(run: Run, url: str) -> None:
     settings = WorkerSettings(
         store=_store_settings(url), app="tests.service.work:app", processes=2, worker=WorkerOptions(grace=30.0)
     )
@@ -159,7 +159,7 @@ def test_a_signal_to_the_whole_service_leaves_a_quarantined_job_its_grace(
     assert (job.state, job.resets) == (State.COMPLETED, 0)
 
 
-def test_a_process_that_a_killer_leaves_behind_hides_neither_its_death_nor_the_end_of_the_worker(
+def test_a_process_left_by_a_dead_child_hides_neither_its_death_nor_the_end_of_the_worker(
     url: str, workers: Workers
 ) -> None:
     job_id = enqueue_suspect(url, NewJob(task="forker", payload='{"seconds": 90}', max_resets=2))

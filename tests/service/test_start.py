@@ -73,13 +73,13 @@ def values_of(settings: WorkerSettings) -> dict[str, Any]:
     return {name: fields[option.field] for name, option in SETTINGS.items()} | {"connection": settings.store.url}
 
 
-def test_every_option_of_a_worker_is_tried_here() -> None:
+def test_every_option_of_a_worker_is_tested_here() -> None:
     no_settings = {"version", "beside", "module_app"}
     assert {option.name for option in command.params} - no_settings == VALUES.keys()
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_variable_says_what_its_option_says(name: str, tmp_path: Path) -> None:
+def test_an_environment_variable_is_read_like_its_option(name: str, tmp_path: Path) -> None:
     value, _ = VALUES[name]
     usual = values_of(read_settings({}, environ={}, folder=tmp_path))
     said = values_of(read_settings({name: value}, environ={}, folder=tmp_path))
@@ -97,13 +97,13 @@ def test_a_wrong_variable_is_named(name: str, tmp_path: Path) -> None:
     assert str(refused.value).startswith(f"{SETTINGS[name].variables[0]}: ")
 
 
-def test_a_variable_that_is_no_text_is_named_too(tmp_path: Path) -> None:
+def test_an_undecodable_environment_variable_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^STOWHAND_CONNECTION: "):
         read_settings({}, environ={"STOWHAND_CONNECTION": "\udcff"}, folder=tmp_path)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_everything_that_is_wrong_is_told_at_once(processes: str, tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(processes: str, tmp_path: Path) -> None:
     settings = read_settings(
         {
             "connection": NOBODY,
@@ -125,7 +125,7 @@ def test_everything_that_is_wrong_is_told_at_once(processes: str, tmp_path: Path
     assert exit_code(refused.value) == USAGE
 
 
-def test_a_store_that_cannot_be_reached_keeps_its_code_and_is_told_last_beside_others(tmp_path: Path) -> None:
+def test_an_unreachable_store_keeps_its_exit_code_and_is_reported_last(tmp_path: Path) -> None:
     said = {"connection": NOBODY, "app": "tests.service.work:app"}
     with pytest.raises(StoreUnreachable) as unreachable:
         run_worker(read_settings(said, environ={}, folder=tmp_path))
@@ -133,9 +133,7 @@ def test_a_store_that_cannot_be_reached_keeps_its_code_and_is_told_last_beside_o
     assert str(unreachable.value).count(NOBODY) == 1
 
 
-def test_an_app_that_fails_while_it_is_imported_is_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_whose_import_fails_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks would be there twice, if it were imported again to see what else is wrong."""
     (tmp_path / "halves_app.py").write_text("from stowhand import App\napp = App()\n")
     (tmp_path / "halves_tasks.py").write_text(
@@ -150,7 +148,7 @@ def test_an_app_that_fails_while_it_is_imported_is_told_of_once(
     assert str(refused.value) == f"{why} ({tmp_path}/halves_tasks.py, line 4)"
 
 
-def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:
+def test_tasks_with_timeouts_longer_than_the_grace_are_named() -> None:
     registry = Registry()
     for name, timeout in (("short", 20), ("as_long", 300), ("import_all", 600)):
         registry.add(define(_task, name, {"timeout": timeout}))

@@ -70,7 +70,7 @@ def test_a_long_head_is_refused(server: StatusServer) -> None:
     assert b" 431 " in raw(server, head).partition(b"\r\n")[0]
 
 
-def test_rubbish_is_refused(server: StatusServer) -> None:
+def test_a_malformed_request_is_refused(server: StatusServer) -> None:
     for rubbish in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"GET /page HTTP/9.9.9\r\n\r\n", b"\r\n\r\n"):
         answered = raw(server, rubbish)
         assert b"shown" not in answered
@@ -83,9 +83,7 @@ def test_one_request_a_connection(server: StatusServer) -> None:
     assert answered.count(b"shown") == 1
 
 
-def test_connections_that_are_left_alone_shut_out_no_probe_and_are_closed(
-    server: StatusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_connections_block_no_probe_and_are_closed(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
     visitors = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(50)]
     try:
         assert ask(server, "/page") == (200, b"shown")
@@ -113,7 +111,7 @@ def test_it_listens_on_ipv6_too() -> None:
         server.close()
 
 
-def test_where_one_cannot_listen_it_is_said_with_the_way_out(server: StatusServer) -> None:
+def test_an_address_that_cannot_be_used_is_refused_with_a_fix(server: StatusServer) -> None:
     for address in (f"127.0.0.1:{server.port}", "192.0.2.1:80", "no.such.host.invalid:80", ".a:80"):
         with pytest.raises(ConfigurationError, match=r"^--http .*cannot listen there .*another port"):
             StatusServer(address, {})

@@ -39,7 +39,7 @@ SLACK = 3.0
 """Seconds for a slow machine; a blocked loop took half a minute and more."""
 
 
-def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
+def test_the_time_limits_of_a_stop_fit_together() -> None:
     assert DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls > KILL_DELAY_SECONDS, (
         "a stopping worker waits a little longer for its programs"
     )
@@ -67,7 +67,7 @@ def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path
     assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
 
 
-def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(postgres_url: str, tmp_path: Path) -> None:
+def test_a_store_that_stops_answering_does_not_delay_a_stopping_worker(postgres_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job_id = add(postgres_url, "gated", f'{{"gate": "{gate}"}}')
     with Proxy(postgres_url) as proxy:
@@ -86,7 +86,7 @@ def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(post
     assert f"Not recorded: task {job_id} (gated) succeeded" in workers.output(), workers.output()
 
 
-def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) -> None:
+def test_a_process_that_exits_slowly_after_its_work_has_not_failed(tmp_path: Path) -> None:
     """Exit handlers of the tasks' own, or of what they import, may take their time."""
     workers = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
     started = workers.start("--grace", "0", program=LINGERING)
@@ -98,7 +98,7 @@ def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) ->
         workers.destroy()
 
 
-def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_path: Path) -> None:
+def test_a_child_that_exits_slowly_after_its_work_has_ended_in_order(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     with_store(url, lambda store: store.inspect.counts())
     store = StoreSettings(connection=ResolvedStore(url, "a test"))
@@ -114,7 +114,7 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
 
 
 @pytest.mark.parametrize("supervisor", ["gone before the child began", "ended, but still the parent"])
-def test_a_child_without_a_supervisor_takes_the_folder_away(supervisor: str, tmp_path: Path) -> None:
+def test_a_child_without_a_supervisor_removes_the_folder(supervisor: str, tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path}/queue.db", tmp_path / "reports"
     folder.mkdir()
     with_store(url, lambda store: store.inspect.counts())
@@ -145,7 +145,7 @@ class Fake:
         self.stops.append(now)
 
 
-def test_a_child_hears_its_supervisor_while_its_loop_is_blocked_and_after_a_signal_of_its_own(run: Run) -> None:
+def test_a_child_obeys_its_supervisor_with_a_blocked_loop_and_after_a_signal(run: Run) -> None:
     async def scenario() -> None:
         worker, bounds = Fake(), list[float]()
         stopper = Stopper(worker, lambda: None, bounds.append)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def _supervisor(url: str, held: Sequence[ResetJob] = ()) -> Supervisor:
     return Supervisor(settings, lambda: heartbeats, Events())  # type: ignore[arg-type, return-value]
 
 
-def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_again_later(run: Run) -> None:
+def test_an_unreachable_store_ends_a_child_at_the_start_and_restarts_it_later(run: Run) -> None:
     async def scenario() -> None:
         code = exit_codes.STORE_UNREACHABLE
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
@@ -199,7 +199,7 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
     run(scenario())
 
 
-def test_the_first_process_of_a_container_hears_a_signal_while_it_starts(tmp_path: Path) -> None:
+def test_the_first_process_of_a_container_obeys_a_signal_during_its_start(tmp_path: Path) -> None:
     """The kernel keeps from process 1 every signal that it has no handler for."""
     inside = ["unshare", "--pid", "--fork", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode != 0:

@@ -55,7 +55,7 @@ def test_a_signal_at_any_moment_ends_a_worker_in_time_and_leaves_nothing_in_proc
     assert all(job.attempts == (1 if job.state is State.COMPLETED else 0) and job.resets == 0 for job in jobs)
 
 
-def test_twenty_signals_in_a_row_end_a_worker_and_spend_nothing(url: str, workers: Workers) -> None:
+def test_twenty_signals_in_a_row_end_a_worker_without_using_attempts(url: str, workers: Workers) -> None:
     (job_id,) = _enqueue(url, 1, '{"number": 1, "pause": 300}')
     process = workers.start("--log-level", "debug", "--grace", "300")
     workers.wait_for("Started task")
@@ -69,9 +69,7 @@ def test_twenty_signals_in_a_row_end_a_worker_and_spend_nothing(url: str, worker
     assert (job.id, job.state, job.attempts, job.resets) == (job_id, State.QUEUED, 0, 0)
 
 
-def test_a_database_that_is_gone_while_a_worker_stops_holds_it_up_for_seconds_only(
-    postgres_url: str, tmp_path: Path
-) -> None:
+def test_a_lost_database_delays_a_stopping_worker_by_seconds_only(postgres_url: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job_id = add(postgres_url, "gated", f'{{"gate": "{gate}"}}')
     with Proxy(postgres_url) as proxy:

@@ -27,7 +27,7 @@ def test_the_first_signal_lets_a_running_job_end(url: str, workers: Workers, tmp
     assert job_of(url, job_id).state is State.COMPLETED
 
 
-def test_the_second_signal_hands_a_running_job_back_unspent_at_once(url: str, workers: Workers) -> None:
+def test_the_second_signal_returns_a_running_job_at_once_without_an_attempt(url: str, workers: Workers) -> None:
     job_id = add(url, "innocent", '{"number": 1, "pause": 300.0}')
     process = workers.start("--log-level", "debug", "--grace", "300")
     workers.wait_for("Started task")
@@ -71,7 +71,7 @@ def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, wo
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_signal_makes_a_worker_quiet_and_again_it_takes_jobs(sqlite_workers: Workers, processes: str) -> None:
+def test_a_signal_pauses_claiming_and_another_resumes_it(sqlite_workers: Workers, processes: str) -> None:
     process = sqlite_workers.start("--processes", processes)
     sqlite_workers.wait_for("Worker connected", times=int(processes))
     process.send_signal(signal.SIGUSR2)

@@ -49,7 +49,7 @@ def counted_within(run: Run, seconds: int, *, taking: float) -> int:
     return run(go())
 
 
-def test_a_quick_count_is_asked_for_every_few_seconds(run: Run) -> None:
+def test_a_quick_count_is_repeated_every_few_seconds(run: Run) -> None:
     assert counted_within(run, 60, taking=0.01) == 60 / DEFAULT_TIMINGS.counts_fresh
 
 

@@ -94,7 +94,7 @@ def test_children_end_when_their_supervisor_is_killed(workers: Workers, fork: bo
     assert len(gone) == 2
 
 
-def test_a_mistake_in_the_settings_is_said_once_and_ends_everything(tmp_path: object, workers: Workers) -> None:
+def test_wrong_settings_are_reported_once_and_end_all_processes(tmp_path: object, workers: Workers) -> None:
     process = workers.start("--processes", "2", "--app", "tests.service.work:nothing")
     assert process.wait(60) == 2
     assert workers.output().count("error:") == 1
@@ -129,7 +129,7 @@ def _wait_for_children(
     raise AssertionError("the children did not start")
 
 
-def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leaves(tmp_path: Path) -> None:
+def test_a_handler_that_exits_its_process_with_any_code_affects_no_other_job(tmp_path: Path) -> None:
     """These are exit codes of the worker: drained, wrong settings, unsuitable schema."""
     url, workers = f"sqlite:///{tmp_path}/queue.db", Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
     leavers = [NewJob(task="leaver", payload=f'{{"code": {code}}}', max_resets=0) for code in (0, 2, 4)]
@@ -170,7 +170,7 @@ def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
     assert "Stopped" in sqlite_workers.output()
 
 
-def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
+def test_a_process_whose_threads_end_soon_after_their_cancellation_continues(
     sqlite_workers: Workers, tmp_path: Path
 ) -> None:
     files = [tmp_path / "one", tmp_path / "two"]
@@ -212,7 +212,7 @@ def _pids_of(url: str, jobs: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("limit", "name"), [("--max-jobs=2", "max_jobs"), ("--max-memory=16MiB", "max_memory")])
-def test_a_process_that_has_reached_its_limit_ends_well_and_another_takes_its_place(
+def test_a_process_that_has_reached_its_limit_exits_in_order_and_is_replaced(
     sqlite_workers: Workers, limit: str, name: str
 ) -> None:
     url = sqlite_workers.url
@@ -260,7 +260,7 @@ def test_a_process_whose_loop_is_blocked_too_long_exits_at_once_and_only_the_blo
     assert (other.state, other.attempts, other.resets) == (State.QUEUED, 0, 0)
 
 
-def test_a_child_whose_loop_is_blocked_too_long_is_replaced_and_said_to_hang(
+def test_a_child_whose_loop_is_blocked_too_long_is_replaced_and_reported_as_hung(
     sqlite_workers: Workers, tmp_path: Path
 ) -> None:
     jam_id = _add_a_jam(sqlite_workers.url, tmp_path)

@@ -79,7 +79,7 @@ def test_spans_are_linked_across_processes_and_every_line_says_its_trace(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, spans: Spans, written: Path) -> None:
+def test_spans_of_a_suspect_are_within_its_attempts_span(workers: Workers, spans: Spans, written: Path) -> None:
     """The attempt is the worker's; the child's lines and spans belong to it."""
 
     async def enqueue_suspect(store: QueueStore) -> None:
@@ -127,7 +127,7 @@ def test_without_the_switch_a_carried_context_is_left_alone(
     assert "Completed task 1 (first) with success" in workers.output()
 
 
-def test_in_the_callers_transaction_the_context_goes_along(run: Run, url: str, spans: Spans) -> None:
+def test_a_transactional_enqueue_stores_the_trace_context(run: Run, url: str, spans: Spans) -> None:
     app = App(url, traces=spans.traces())
 
     @app.task
@@ -153,7 +153,7 @@ def test_in_the_callers_transaction_the_context_goes_along(run: Run, url: str, s
     assert dict(enqueued.attributes or {})["messaging.message.id"] == str(job_id)
 
 
-def test_a_job_of_plain_sql_has_a_span_that_stands_alone(run: Run, postgres_url: str, spans: Spans) -> None:
+def test_a_job_enqueued_with_sql_has_a_span_without_links(run: Run, postgres_url: str, spans: Spans) -> None:
     app = App(postgres_url, traces=spans.traces())
 
     @app.task

@@ -107,7 +107,7 @@ def test_new_jobs_get_the_new_code_and_the_worker_goes_on(workers: Watching) -> 
     assert not list(workers.tasks.rglob("*.pyc"))
 
 
-def test_what_is_added_is_claimed_and_what_is_removed_waits(workers: Watching) -> None:
+def test_jobs_of_an_added_task_are_claimed_and_those_of_a_removed_task_wait(workers: Watching) -> None:
     workers.write("stays.py", saying("stays"))
     workers.write("goes.py", saying("goes"))
     workers.start()
@@ -204,7 +204,7 @@ def test_an_app_is_not_watched() -> None:
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
+def test_a_snapshot_contains_only_relevant_changes(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("1")
     before = take_snapshot(tmp_path)
@@ -230,7 +230,7 @@ def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
     assert list(take_snapshot(file)) == [""]
 
 
-def test_a_change_between_the_first_load_and_the_first_look_is_seen(
+def test_a_change_between_the_first_load_and_the_first_check_is_noticed(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 0.05)
@@ -258,7 +258,7 @@ def test_watching_ends_soon_and_leaves_nothing_behind(
     run(story())
 
 
-def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
+def test_a_folder_that_is_moved_away_and_created_again_is_loaded(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 0.1)
@@ -305,7 +305,7 @@ def folder_of(root: Path, **files: str) -> Registry:
     return registry
 
 
-def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_path: Path) -> None:
+def test_a_job_of_a_removed_task_still_runs_with_its_old_code(tmp_path: Path) -> None:
     giving = "def task(payload): return {!r}"
     root = tmp_path / "tasks"
     handler = TaskHandler(
@@ -327,7 +327,7 @@ def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_
         handler.close()
 
 
-def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
+def test_old_modules_are_removed(tmp_path: Path) -> None:
     def loaded() -> set[str]:
         return {name for name in sys.modules if name.startswith("stowhand_tasks_")}
 
@@ -344,7 +344,7 @@ def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
     assert len(loaded() - before) == 4, "of this load and the one before it; nothing of those that failed"
 
 
-def test_the_list_of_what_is_claimed_is_made_anew_with_the_tasks(tmp_path: Path) -> None:
+def test_the_claimed_tasks_are_updated_with_a_reload(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text("def task(): ...")
     given = msgspec.structs.replace(settings(tasks=str(tmp_path)), exclude_tasks=("a", "jobs:purge_completed"))
@@ -371,7 +371,7 @@ def make_reloader(
     return reloader_module.Reloader(given, loaded, handler, worker or Worker(store, handler), events or Events())
 
 
-def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_modules_of_the_folder_are_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "_shared_words.py").write_text("WORDS = 'one'")
     (tmp_path / "a.py").write_text("import _shared_words\ndef task(payload): return _shared_words.WORDS")
@@ -395,7 +395,7 @@ def task(payload, helpers, *, got=resource(words)): return got
 """
 
 
-def test_what_new_code_asks_for_is_opened_before_it_runs(tmp_path: Path) -> None:
+def test_resources_of_new_code_are_opened_before_it_runs(tmp_path: Path) -> None:
     def write(words: str, opening: str = "") -> None:
         (tmp_path / "a.py").write_text(SHARING.format(words=words, opening=opening))
 
@@ -426,7 +426,7 @@ def test_what_new_code_asks_for_is_opened_before_it_runs(tmp_path: Path) -> None
     assert "words could not be opened: ZeroDivisionError" in (said[1].problem or "")
 
 
-def test_the_first_resource_of_a_worker_needs_a_start(tmp_path: Path) -> None:
+def test_the_first_resource_of_a_worker_requires_a_restart(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def task(payload): return 'as before'")
     reloader = make_reloader(settings(tasks=str(tmp_path)))
     said = list[TasksReloaded]()

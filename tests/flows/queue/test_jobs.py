@@ -67,7 +67,7 @@ def test_any_text_can_be_looked_up(harness: MakeHarness, run: Run, value: str) -
     run(story())
 
 
-def test_a_creation_that_is_repeated_changes_nothing(harness: MakeHarness, run: Run) -> None:
+def test_a_repeated_creation_changes_nothing(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*TWO) as at:
             step = NewJob(task="demo/first", key="flow:demo:a", payload='{"id":"a","flow":"demo"}')
@@ -99,7 +99,7 @@ def test_many_are_created_all_or_none(harness: MakeHarness, run: Run) -> None:
     run(story())
 
 
-def test_a_deleted_job_is_nowhere(harness: MakeHarness, run: Run) -> None:
+def test_a_deleted_job_is_in_no_key(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*TWO, lookup_attributes=("n",)) as at:
             job_id, other = await at.create({"n": 1}), await at.create({"n": 1})
@@ -115,7 +115,7 @@ def test_a_deleted_job_is_nowhere(harness: MakeHarness, run: Run) -> None:
     run(story())
 
 
-def test_a_job_deleted_while_it_runs_calls_nobody_any_more(harness: MakeHarness, run: Run) -> None:
+def test_a_job_deleted_while_it_runs_calls_no_further_function(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("first", next_queue="second", max_retries=3), TWO[1]) as at:
             ended, failing = await at.create(), await at.create()
@@ -205,7 +205,7 @@ def test_a_flow_sees_no_jobs_of_another(harness: MakeHarness, run: Run) -> None:
     run(story())
 
 
-def test_opening_installs_what_is_absent(harness: MakeHarness, run: Run) -> None:
+def test_opening_installs_a_missing_schema(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         at = harness(*TWO)
         await at.store.schema.install()
@@ -219,7 +219,7 @@ def test_opening_installs_what_is_absent(harness: MakeHarness, run: Run) -> None
     run(story())
 
 
-def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(harness: MakeHarness, run: Run) -> None:
+def test_a_failed_job_of_a_removed_queue_stays_failed(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("first", next_queue="gone"), Queue("gone")) as at:
             job_id = await at.create()

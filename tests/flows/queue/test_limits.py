@@ -21,7 +21,7 @@ THREE = (
 )
 
 
-def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(harness: MakeHarness, run: Run) -> None:
+def test_a_limiter_starts_its_reservoir_in_a_window_and_delays_the_others(harness: MakeHarness, run: Run) -> None:
     """Reservoir 3 per 3 s and group, 60 jobs in 4 groups."""
 
     async def story() -> None:
@@ -70,7 +70,7 @@ def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(harness:
     run(story())
 
 
-def test_whoever_was_told_to_wait_and_never_came_back_is_forgotten(harness: MakeHarness, run: Run) -> None:
+def test_a_deleted_delayed_job_is_forgotten_by_its_limiter(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("first", limiter=Limiter(reservoir=1, interval=2.0))) as at:
             gone = [await at.create() for _ in range(4)]

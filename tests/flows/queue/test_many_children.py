@@ -37,7 +37,7 @@ async def payload_of(at: Harness, job_id: str) -> str:
     return job.payload_text
 
 
-def test_a_parent_has_more_children_than_a_payload_could_name(harness: MakeHarness, run: Run) -> None:
+def test_a_parent_may_have_more_children_than_a_payload_could_list(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("parent", children=KIDS)) as at:
             many = 200 if isinstance(at.store, MemoryStore) else MANY
@@ -57,7 +57,7 @@ def test_a_parent_has_more_children_than_a_payload_could_name(harness: MakeHarne
     run(story())
 
 
-def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(harness: MakeHarness, run: Run) -> None:
+def test_a_parent_waits_for_children_of_both_kinds(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("parent", gather=False, children=KIDS)) as at:
             job_id = await at.create({PARAMS: [{"childName": name} for name in ("kid", "other", "kid", "kid")]})
@@ -76,7 +76,9 @@ def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(h
 
 
 @pytest.mark.parametrize("how", ["created", "result"])
-def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(harness: MakeHarness, run: Run, how: str) -> None:
+def test_a_long_list_of_parameters_is_stored_separately_and_read_by_all(
+    harness: MakeHarness, run: Run, how: str
+) -> None:
     async def story() -> None:
         queues = Queue("first", next_queue="parent"), Queue("parent", next_queue="after", children=KIDS)
         async with harness(*queues, Queue("after", (PARAMS, "m"))) as at:
@@ -96,7 +98,7 @@ def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(harness: Make
     run(story())
 
 
-def test_a_list_kept_apart_goes_with_its_job(harness: MakeHarness, run: Run) -> None:
+def test_a_separate_list_is_deleted_with_its_job(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("parent", children=KIDS)) as at:
             job_id = await at.create({PARAMS: LONG})
@@ -129,7 +131,7 @@ def test_results_are_gathered_page_by_page_in_their_order(
     run(story())
 
 
-def test_the_ids_of_a_brood_are_read_in_pages_across_its_kinds() -> None:
+def test_the_ids_of_children_are_read_in_pages_across_their_kinds() -> None:
     child_set = ChildSet.of("s", ["a", "a", "b", "a"])
     assert child_set.kinds == ("a", "b")
     assert child_set.ids() == ["a:s000000", "a:s000001", "b:s000002", "a:s000003"]

@@ -74,7 +74,7 @@ def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: Ma
     run(story())
 
 
-def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHarness, run: Run) -> None:
+def test_a_permanently_failed_child_is_gathered_with_its_reason(harness: MakeHarness, run: Run) -> None:
     def bad(job: Any) -> None:
         raise ValueError("one is bad")
 
@@ -117,7 +117,7 @@ def test_a_failed_child_may_be_retried_while_its_parent_waits(harness: MakeHarne
 @pytest.mark.parametrize(
     "given", [None, [], [{"childName": "stranger"}, 7, {"n": 1}]], ids=["none", "empty", "unknown"]
 )
-def test_a_parent_without_children_is_done_at_once(harness: MakeHarness, run: Run, given: Any) -> None:
+def test_a_parent_without_children_completes_at_once(harness: MakeHarness, run: Run, given: Any) -> None:
     async def story() -> None:
         async with await made(harness) as at:
             job_id = await at.create({"children:parent:params": given})
@@ -138,7 +138,7 @@ def test_params_that_are_no_list_fail_the_parent(harness: MakeHarness, run: Run)
     run(story())
 
 
-def test_a_parent_whose_worker_dies_makes_its_children_once(harness: MakeHarness, run: Run) -> None:
+def test_a_parent_whose_worker_dies_creates_its_children_once(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         queues = Queue("parent", children=KIDS[0].children, max_resets=2), KIDS[1]
         async with harness(*queues, layout="priority") as at:
@@ -169,7 +169,7 @@ def test_two_last_children_at_once_wake_the_parent(harness: MakeHarness, run: Ru
     run(story())
 
 
-def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(harness: MakeHarness, run: Run) -> None:
+def test_a_child_that_ends_while_its_parent_checks_wakes_it_again(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with await made(harness) as at:
             await at.create(params({"childName": "other"}))
@@ -194,7 +194,7 @@ def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(harness: MakeHa
 
 
 @pytest.mark.parametrize("how", ["died", "removed"])
-def test_a_parent_looks_by_itself_when_nobody_tells_it(harness: MakeHarness, run: Run, how: str) -> None:
+def test_a_parent_checks_its_children_without_a_wake_up(harness: MakeHarness, run: Run, how: str) -> None:
     """A child whose worker died for good, or that somebody removed by hand."""
 
     async def story() -> None:
@@ -227,7 +227,7 @@ def test_a_parent_looks_by_itself_when_nobody_tells_it(harness: MakeHarness, run
     run(story())
 
 
-def test_a_deleted_parent_takes_its_children_along(harness: MakeHarness, run: Run) -> None:
+def test_a_deleted_parent_deletes_its_children(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with await made(harness) as at:
             job_id = await at.create(params({"childName": "kid"}, {"childName": "other"}))
@@ -283,7 +283,7 @@ def test_results_of_children_that_are_too_large_together_are_left_apart_and_read
     run(story())
 
 
-def test_a_parent_that_does_not_gather_leaves_the_results_apart(harness: MakeHarness, run: Run) -> None:
+def test_a_parent_without_gather_has_empty_results(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(Queue("parent", gather=False, children=(Queue("kid"),))) as at:
             job_id = await at.create(params(*[{"childName": "kid"}] * 2))
@@ -318,7 +318,7 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
     run(story())
 
 
-def test_a_parent_spends_of_its_limiter_once(harness: MakeHarness, run: Run) -> None:
+def test_a_parent_counts_once_for_its_limiter(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         limiter = Limiter(reservoir=1, interval=3600.0)
         async with harness(Queue("parent", limiter=limiter, children=(Queue("kid"),))) as at:

@@ -64,7 +64,7 @@ def test_the_priority_layout_gives_the_jobs_own_facts_too(harness: MakeHarness, 
     run(story())
 
 
-def test_what_only_passes_through_is_never_read_and_written_anew(harness: MakeHarness, run: Run) -> None:
+def test_unrequested_attributes_are_passed_on_unchanged(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*THREE) as at:
             await at.create({"big": 2**70, "text": "ü\u2028"})
@@ -190,7 +190,7 @@ def test_results_that_make_a_job_too_large_fail_the_step_with_that_reason(
     run(story())
 
 
-def test_a_delay_costs_no_attempt(harness: MakeHarness, run: Run) -> None:
+def test_a_delay_uses_no_attempt(harness: MakeHarness, run: Run) -> None:
     def later(job: Any) -> None:
         raise DelayError("not yet", 60.0)
 
@@ -225,7 +225,7 @@ def test_a_payload_that_cannot_be_read_fails_alone(harness: MakeHarness, run: Ru
     run(story())
 
 
-def test_a_store_that_does_not_answer_spends_no_attempt(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_uses_no_attempt(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         time = Still()
         async with Harness(MemoryStore(options=StoreOptions(pinned=time.now)), time, THREE, {}) as at:
@@ -246,7 +246,7 @@ def test_a_store_that_does_not_answer_spends_no_attempt(run: Run, monkeypatch: p
     run(story())
 
 
-def test_a_settlement_whose_reply_was_lost_hands_on_once(harness: MakeHarness, run: Run) -> None:
+def test_a_settlement_whose_reply_was_lost_moves_the_job_once(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*THREE) as at:
             await at.create()
@@ -261,7 +261,7 @@ def test_a_settlement_whose_reply_was_lost_hands_on_once(harness: MakeHarness, r
     run(story())
 
 
-def test_a_crash_before_the_end_is_recorded_repeats_the_step_and_nothing_else(harness: MakeHarness, run: Run) -> None:
+def test_a_crash_before_the_settlement_repeats_only_that_step(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(THREE[0], Queue("second", next_queue="third", max_resets=3), THREE[2]) as at:
             job_id = await at.create()

@@ -117,7 +117,7 @@ def test_the_end_of_the_last_child_wakes_its_parent(place: str, run: Run, monkey
     run(story())
 
 
-def test_a_stopped_flow_goes_on_where_it_was(place: str, run: Run) -> None:
+def test_a_stopped_flow_continues_after_a_restart(place: str, run: Run) -> None:
     async def story() -> None:
         async with at_work(place, *FIVE) as flow:
             await flow.stop_all()
@@ -159,7 +159,7 @@ async def connections(look: psycopg.AsyncConnection[Any]) -> Counter[str]:
     return Counter(name for (name,) in await names.fetchall())
 
 
-def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_shared_listener_reaches_all_waiting_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         store = MemoryStore()
 
@@ -179,7 +179,7 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
     run(story())
 
 
-def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
+def test_a_wake_up_during_work_is_noticed_afterwards(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
         listener = SharedListener(store)
@@ -197,7 +197,7 @@ def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
     run(story())
 
 
-def test_the_last_one_to_leave_ends_the_wait_at_the_store(run: Run) -> None:
+def test_the_last_waiting_worker_ends_the_wait_at_the_store(run: Run) -> None:
     """And no other does: neither by its timeout nor by being cancelled."""
     calls: list[str] = []
 
@@ -231,7 +231,7 @@ def test_the_last_one_to_leave_ends_the_wait_at_the_store(run: Run) -> None:
     run(story())
 
 
-def test_who_asks_while_a_question_is_under_way_shares_the_next_one(run: Run) -> None:
+def test_concurrent_checks_of_existence_share_the_next_query(run: Run) -> None:
     asked: list[int] = []
 
     class Counting(type(MemoryStore().flows)):  # type: ignore[misc]
@@ -253,7 +253,7 @@ def test_who_asks_while_a_question_is_under_way_shares_the_next_one(run: Run) ->
     run(story())
 
 
-def test_a_flow_needs_a_place_that_it_can_reach(run: Run) -> None:
+def test_a_flow_requires_a_valid_place(run: Run) -> None:
     async def story() -> None:
         engine = QueueEngine("postgresql://localhost:1/none", FlowShape(name="demo", queues=tuple(FIVE)))
         with pytest.raises(StoreUnreachable):

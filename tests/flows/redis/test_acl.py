@@ -119,7 +119,7 @@ def declared(url: str, **options: Any) -> Flow:
 
 
 @pytest.mark.parametrize("layout", list(Layout))
-def test_the_line_of_the_reference_is_all_that_a_flow_needs(run: Run, server: Place, layout: Layout) -> None:
+def test_the_permissions_of_the_reference_suffice(run: Run, server: Place, layout: Layout) -> None:
     server.give(line())
     run(through(declared(server.url, layout=layout)))
     assert server.refused() == []
@@ -150,7 +150,7 @@ def test_the_patterns_are_those_of_the_keys_and_no_more(layout: Layout) -> None:
     assert {name for found in begins.values() for name in found} == set(names)
 
 
-def test_what_no_script_may_call_is_called_by_none(server: Place) -> None:
+def test_scripts_call_only_permitted_commands(server: Place) -> None:
     with server.servers[0].client() as client:
         listed = {name: set(client.execute_command("ACL", "CAT", name)) for name in ("read", "write", "dangerous")}
     allowed = (listed["read"] | listed["write"]) - listed["dangerous"] | {"time"}
@@ -161,7 +161,7 @@ def test_what_no_script_may_call_is_called_by_none(server: Place) -> None:
         assert called <= allowed, script.name
 
 
-def test_without_one_of_them_the_flow_is_refused_and_says_so(run: Run, server: Place) -> None:
+def test_without_a_required_permission_the_flow_is_refused(run: Run, server: Place) -> None:
     server.give(line().replace("~job:* ", ""))
     with pytest.raises(StoreError, match="ACL SETUSER"):
         run(declared(server.url).create_job({"n": 1, "user": "ann"}))

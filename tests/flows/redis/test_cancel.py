@@ -39,7 +39,7 @@ def is_canceled(harness: Harness, lease: Lease, queue: str = "first") -> bool:
 
 
 @pytest.mark.parametrize("how", [how for how in SETTLEMENTS if how not in ("fail", "cancel")])
-def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) -> None:
+def test_a_settlement_after_a_cancellation_request_cancels_the_job(harness: Harness, how: str) -> None:
     lease, other = harness.start(), harness.start()
     assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     told = with_state(SETTLEMENTS[how], State.CANCELED)
@@ -51,7 +51,7 @@ def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) 
     assert harness.settle(other, SETTLEMENTS[how]) is Verdict.SETTLED
 
 
-def test_one_that_is_to_wait_for_children_makes_none(harness: Harness) -> None:
+def test_a_canceled_parent_creates_no_children(harness: Harness) -> None:
     lease = harness.start("parent")
     assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     children = park(harness, lease, recorded=State.CANCELED)
@@ -59,7 +59,7 @@ def test_one_that_is_to_wait_for_children_makes_none(harness: Harness) -> None:
     assert [harness.where(child) for _, child in children] == [[], [], []]
 
 
-def test_an_end_is_recorded_as_it_is(harness: Harness) -> None:
+def test_each_outcome_is_recorded(harness: Harness) -> None:
     last, failing = harness.start("second"), harness.start()
     for lease in (last, failing):
         assert cancel(harness, lease.job_id).result is ActionResult.ASKED
@@ -84,7 +84,7 @@ BACK: dict[str, Callable[[Harness, Lease], Any]] = {
 
 
 @pytest.mark.parametrize("how", BACK)
-def test_one_that_comes_back_is_canceled(harness: Harness, how: str) -> None:
+def test_a_returned_job_with_a_cancellation_request_is_canceled(harness: Harness, how: str) -> None:
     lease = harness.start()
     assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     resets = BACK[how](harness, lease)
@@ -94,7 +94,7 @@ def test_one_that_comes_back_is_canceled(harness: Harness, how: str) -> None:
         assert [each.state for each in resets] == [State.CANCELED]
 
 
-def test_only_the_worker_that_holds_it_is_told(harness: Harness) -> None:
+def test_only_the_holder_receives_a_cancellation_request(harness: Harness) -> None:
     lease, other = harness.start(), harness.start()
     assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     stale = Lease(lease.job_id, new_token(), 1)
@@ -105,7 +105,7 @@ def test_only_the_worker_that_holds_it_is_told(harness: Harness) -> None:
     assert harness.where(lease.job_id) == ["first processing"]
 
 
-def test_wherever_it_waits_it_is_taken_out(harness: Harness) -> None:
+def test_a_canceled_job_leaves_every_list(harness: Harness) -> None:
     postponed, suspect, moved = harness.start(), harness.start(), harness.add()
     harness.settle(postponed, SETTLEMENTS["snooze"])
     harness.die(suspect)
@@ -123,7 +123,7 @@ def test_wherever_it_waits_it_is_taken_out(harness: Harness) -> None:
     assert harness.claim() == []
 
 
-def test_a_job_that_no_list_has_is_not_canceled(harness: Harness) -> None:
+def test_a_job_in_no_list_is_not_canceled(harness: Harness) -> None:
     job_id = harness.start().job_id
     harness.client.delete(harness.keys.processing("first"))
     assert cancel(harness, job_id).result is ActionResult.REFUSED

@@ -35,7 +35,7 @@ def test_a_parent_fans_out_and_is_parked(harness: Harness) -> None:
     assert 86_000_000 < lives <= 86_400_000 if harness.variant == "classic" else lives == -1
 
 
-def test_the_last_child_brings_the_parent_back_to_the_front_whatever_its_end(harness: Harness) -> None:
+def test_the_last_child_returns_the_parent_to_the_front_whatever_its_outcome(harness: Harness) -> None:
     lease = harness.start("parent")
     children = park(harness, lease)
     other = harness.add("parent")
@@ -49,7 +49,7 @@ def test_the_last_child_brings_the_parent_back_to_the_front_whatever_its_end(har
     assert OPEN not in harness.values(lease.job_id, "parent")
 
 
-def test_a_child_that_is_tried_again_has_not_ended(harness: Harness) -> None:
+def test_a_retried_child_has_not_ended(harness: Harness) -> None:
     lease = harness.start("parent")
     ((queue, _),) = park(harness, lease, ["kid"])
     assert harness.die(harness.take(queue), queue)[0].state is State.QUEUED
@@ -103,7 +103,7 @@ def failed_by_an_early_original(harness: Harness, queue: str, child_id: str) -> 
 @pytest.mark.parametrize(
     "end", [vanished, ended_by_the_original, failed_by_an_early_original], ids=lambda one: one.__name__
 )
-def test_the_sweep_finds_children_that_ended_without_a_word(
+def test_the_sweep_finds_children_that_ended_without_waking_their_parent(
     harness: Harness, end: Callable[[Harness, str, str], None]
 ) -> None:
     lease = harness.start("parent")
@@ -122,7 +122,7 @@ def test_the_sweep_finds_children_that_ended_without_a_word(
     assert harness.where(lease.job_id) == ["parent waiting"]
 
 
-def test_a_parked_parent_whose_hash_is_gone_is_forgotten(harness: Harness) -> None:
+def test_a_parked_parent_without_a_hash_is_dropped(harness: Harness) -> None:
     lease = harness.start("parent")
     ((queue, _),) = park(harness, lease, ["kid"])
     harness.client.delete(harness.keys.job(lease.job_id))
@@ -133,7 +133,7 @@ def test_a_parked_parent_whose_hash_is_gone_is_forgotten(harness: Harness) -> No
     assert harness.where(lease.job_id) == []
 
 
-def test_a_child_of_somebody_elses_making_ends_all_the_same(harness: Harness) -> None:
+def test_a_child_created_by_another_program_can_end(harness: Harness) -> None:
     child_id, key = harness.keys.child("parent:kid", "u9")
     harness.client.hset(key, "parent", json.dumps(["no", "id"]))
     harness.client.rpush(harness.keys.waiting("parent:kid"), child_id)

@@ -11,7 +11,7 @@ from stowhand.jobs.conditions import Where
 from tests.flows.redis.step_harness import ERRORED, LATER, Harness, ended, new_token
 
 
-def test_a_claim_brings_the_wanted_attributes_and_locks_the_job(harness: Harness) -> None:
+def test_a_claim_returns_the_requested_attributes_and_locks_the_job(harness: Harness) -> None:
     job_id = harness.add(userId=1, text="not wanted")
     token, before = new_token(), harness.now_ms()
     (claim,) = harness.claim(token=token, worker="host:1:w")
@@ -53,7 +53,7 @@ def test_smaller_priorities_are_served_first(harness: Harness) -> None:
     assert harness.ids(priority=2) == [later]
 
 
-def test_a_ghost_is_dropped_and_the_next_is_taken(harness: Harness) -> None:
+def test_an_id_without_a_hash_is_dropped_and_the_next_is_claimed(harness: Harness) -> None:
     ghost, empty = harness.add(), harness.add()
     harness.client.delete(harness.hash("first", ghost))
     harness.client.delete(harness.hash("first", empty))
@@ -64,14 +64,14 @@ def test_a_ghost_is_dropped_and_the_next_is_taken(harness: Harness) -> None:
     assert harness.lock("first", ghost) is None
 
 
-def test_a_hash_of_no_wanted_attribute_is_no_ghost(plain_harness: Harness) -> None:
+def test_a_job_without_requested_attributes_is_claimed(plain_harness: Harness) -> None:
     job_id = plain_harness.keys.new_id()
     plain_harness.client.hset(plain_harness.keys.job(job_id), "else", "1")
     plain_harness.client.rpush(plain_harness.keys.waiting("first"), job_id)
     assert plain_harness.take().job_id == job_id
 
 
-def test_thousands_of_ghosts_do_not_hide_a_job(plain_harness: Harness) -> None:
+def test_thousands_of_ids_without_a_hash_do_not_hide_a_job(plain_harness: Harness) -> None:
     plain_harness.client.rpush(plain_harness.keys.waiting("first"), *(f"ghost{number}" for number in range(4500)))
     job_id = plain_harness.add()
     assert plain_harness.take().job_id == job_id
@@ -83,7 +83,7 @@ def test_more_than_one_page_is_claimed_at_once(plain_harness: Harness) -> None:
     assert len(plain_harness.ids()) == 10
 
 
-def test_an_id_that_stands_there_twice_is_taken_once(plain_harness: Harness) -> None:
+def test_an_id_that_is_listed_twice_is_claimed_once(plain_harness: Harness) -> None:
     job_id = plain_harness.add()
     plain_harness.client.rpush(plain_harness.keys.waiting("first"), job_id)
     (claim,) = plain_harness.claim()
@@ -91,7 +91,7 @@ def test_an_id_that_stands_there_twice_is_taken_once(plain_harness: Harness) -> 
     assert plain_harness.where(job_id) == []
 
 
-def test_an_abandoned_token_claims_nothing_more_and_gives_back_in_order(harness: Harness) -> None:
+def test_an_abandoned_token_claims_no_more_and_its_jobs_return_in_order(harness: Harness) -> None:
     ids = [harness.add() for _ in range(3)]
     token = new_token()
     harness.claim(limit=2, token=token)
@@ -101,7 +101,7 @@ def test_an_abandoned_token_claims_nothing_more_and_gives_back_in_order(harness:
     assert harness.lock("first", ids[0]) is None
 
 
-def test_what_is_ready_comes_to_the_front_the_oldest_first(harness: Harness) -> None:
+def test_ready_jobs_move_to_the_front_the_oldest_first(harness: Harness) -> None:
     waiting, now = harness.add(), harness.now_ms()
     late, old, older = (harness.add(push=False) for _ in range(3))
     ready = {late: now + 60_000, old: now - 5, older: now - 500}
@@ -133,7 +133,7 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(plain_harness: Har
     assert plain_harness.take().job_id == lease.job_id
 
 
-def test_bytes_that_are_no_text_hurt_nobody_else(plain_harness: Harness) -> None:
+def test_invalid_text_affects_no_other_job(plain_harness: Harness) -> None:
     strange = b"\xff\xfe"
     plain_harness.client.hset(b"job:demo:" + strange, mapping={"userId": b"\xff"})
     plain_harness.client.rpush(plain_harness.keys.waiting("first"), strange)
@@ -156,7 +156,7 @@ def test_conditions_and_flags_are_refused(plain_harness: Harness, asked: dict[st
     assert plain_harness.ids() == [job_id]
 
 
-def test_a_suspect_is_taken_only_when_asked_for_alone(harness: Harness) -> None:
+def test_a_suspect_is_claimed_only_by_a_claim_of_suspects(harness: Harness) -> None:
     job_id = harness.add(values={"resets:first": 2})  # in the ordinary list, as a worker of the original gives it back
     innocent = harness.add()
     assert [claim.lease.job_id for claim in harness.claim()] == [innocent]
@@ -167,14 +167,14 @@ def test_a_suspect_is_taken_only_when_asked_for_alone(harness: Harness) -> None:
     assert harness.where(job_id) == ["first suspects"]
 
 
-def test_what_is_released_comes_back_in_the_order_given(harness: Harness) -> None:
+def test_released_jobs_return_in_the_given_order(harness: Harness) -> None:
     ids = [harness.add() for _ in range(4)]
     leases = [claim.lease for claim in harness.claim(limit=3)]
     harness.heartbeats().release(leases)
     assert harness.ids() == ids
 
 
-def test_what_several_calls_hand_back_stands_in_its_old_order(harness: Harness) -> None:
+def test_jobs_released_by_several_calls_keep_their_order(harness: Harness) -> None:
     ids = [harness.add() for _ in range(4)]
     leases = [claim.lease for claim in harness.claim(limit=3)]
     for at in (1, 0, 2):
@@ -182,7 +182,7 @@ def test_what_several_calls_hand_back_stands_in_its_old_order(harness: Harness) 
     assert harness.ids() == ids
 
 
-def test_what_is_ready_is_taken_in_the_order_of_its_moments(harness: Harness) -> None:
+def test_ready_jobs_are_claimed_in_the_order_of_their_times(harness: Harness) -> None:
     waiting = harness.add()
     now = harness.now_ms()
     late, soon, later = [harness.add(push=False) for _ in range(3)]
@@ -190,7 +190,7 @@ def test_what_is_ready_is_taken_in_the_order_of_its_moments(harness: Harness) ->
     assert [claim.lease.job_id for claim in harness.claim()] == [soon, late, waiting]
 
 
-def test_one_that_was_lent_to_whoever_is_idle_comes_before_what_became_ready_after_it(harness: Harness) -> None:
+def test_a_job_moved_for_an_idle_worker_comes_before_later_ready_jobs(harness: Harness) -> None:
     now = harness.now_ms()
     first, second = [harness.add(push=False) for _ in range(2)]
     harness.client.zadd(harness.keys.delayed("first"), {first: now - 20, second: now - 10})

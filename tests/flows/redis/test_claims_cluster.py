@@ -24,7 +24,7 @@ def cluster_harness(redis_cluster: RedisCluster) -> Iterator[Harness]:
     client.close()
 
 
-def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_harness: Harness) -> None:
+def test_a_job_passes_a_cluster_without_loaded_scripts(cluster_harness: Harness) -> None:
     harness = cluster_harness
     job_id = harness.add(userId=1)
     claimed = harness.take()
@@ -39,7 +39,7 @@ def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_harne
     assert harness.die(harness.take("second"), "second")[0].job_id == job_id
 
 
-def test_an_idle_worker_hears_in_a_cluster(cluster_harness: Harness) -> None:
+def test_an_idle_worker_is_woken_in_a_cluster(cluster_harness: Harness) -> None:
     async def scene() -> None:
         store = cluster_harness.another("first")
         assert await store.wait(0.05) is False

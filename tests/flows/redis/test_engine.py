@@ -66,7 +66,7 @@ def children_of(bench: FlowBench, job: str) -> list[str]:
 
 
 @every_layout
-def test_a_worker_function_gets_what_its_queue_asks_for(
+def test_a_worker_function_receives_the_attributes_of_its_queue(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:
@@ -217,7 +217,7 @@ def test_a_result_that_cannot_be_written_fails_its_job(
 
 
 @every_layout
-def test_children_are_created_once_with_what_they_are_given(
+def test_children_are_created_once_with_their_parameters(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:
@@ -262,7 +262,7 @@ def test_children_are_created_once_with_what_they_are_given(
 
 
 @every_layout
-def test_a_parent_goes_on_when_all_have_ended_with_the_results_in_order(
+def test_a_parent_continues_with_the_results_in_order_when_all_children_have_ended(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:
@@ -298,7 +298,7 @@ def test_a_parent_goes_on_when_all_have_ended_with_the_results_in_order(
 
 @pytest.mark.parametrize("given", [params(), params("stranger"), {}], ids=["none", "only unknown ones", "no list"])
 @every_layout
-def test_a_parent_without_children_is_done_at_once(
+def test_a_parent_without_children_completes_at_once(
     run: Run, redis_url: str, look: redis.Redis, layout: str, given: dict[str, Any]
 ) -> None:
     async def check() -> None:
@@ -335,7 +335,7 @@ def test_a_parent_with_broken_attributes_fails(
 
 
 @every_layout
-def test_a_parent_whose_hash_is_gone_gives_up(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_a_parent_without_a_hash_ends(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY, layout), look) as bench:
             job = await bench.create(params("kid"))
@@ -417,9 +417,7 @@ def test_results_that_the_original_left_before_it_died_are_written_over(
 
 
 @every_layout
-def test_the_sweep_forgets_an_id_whose_hash_has_expired(
-    run: Run, redis_url: str, look: redis.Redis, layout: str
-) -> None:
+def test_the_sweep_drops_an_id_whose_hash_has_expired(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(STEPS, layout), look) as bench:
             job = await bench.create({"n": 1})
@@ -434,7 +432,9 @@ def test_the_sweep_forgets_an_id_whose_hash_has_expired(
 
 
 @every_layout
-def test_a_lock_that_was_lost_moves_nothing(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_a_settlement_without_its_lock_changes_nothing(
+    run: Run, redis_url: str, look: redis.Redis, layout: str
+) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(STEPS, layout), look) as bench:
             job = await bench.create({"n": 1})

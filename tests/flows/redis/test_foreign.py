@@ -65,7 +65,7 @@ def test_counts_that_are_none_do_not_stop_a_claim(harness: Harness, text: str) -
 
 @pytest.mark.parametrize("harness", ["priority"], indirect=True)
 @pytest.mark.parametrize("text", ["1.5", "-7", "inf", "nan", '"high"'])
-def test_a_priority_that_is_none_is_brought_into_the_next_queues(harness: Harness, text: str) -> None:
+def test_an_undeclared_priority_is_adjusted_to_the_next_queue(harness: Harness, text: str) -> None:
     lease = harness.start()
     harness.client.hset(harness.hash("first", lease.job_id), "priority", text)
     assert harness.settle(lease, ended("second")) is Verdict.SETTLED
@@ -79,7 +79,7 @@ def test_without_priorities_that_attribute_is_the_users_own(plain_harness: Harne
     assert plain_harness.client.hget(plain_harness.hash("first", lease.job_id), "priority") == "7"
 
 
-def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_harness: Harness) -> None:
+def test_a_next_queue_with_a_key_of_another_type_fails_only_its_jobs(plain_harness: Harness) -> None:
     leases = [plain_harness.start() for _ in range(3)]
     plain_harness.client.set(plain_harness.keys.waiting("second"), "somebody else's")
     ends = [ended("second"), ended("once"), ended("second")]
@@ -95,7 +95,7 @@ def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_harnes
         assert plain_harness.lock("first", lease.job_id) is None
 
 
-def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_harness: Harness) -> None:
+def test_a_childs_queue_with_a_key_of_another_type_fails_its_parent(plain_harness: Harness) -> None:
     lease = plain_harness.start("parent")
     plain_harness.client.set(plain_harness.keys.waiting("parent:kid"), "somebody else's")
     park(plain_harness, lease, recorded=State.FAILED)
@@ -105,7 +105,7 @@ def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_harness: Harness)
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "0", "-4"])
-def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_harness: Harness, text: str) -> None:
+def test_the_sweep_repairs_an_invalid_count_of_children(plain_harness: Harness, text: str) -> None:
     lease = plain_harness.start("parent")
     (queue, _), *_ = park(plain_harness, lease, ["kid"])
     plain_harness.client.hset(plain_harness.hash("parent", lease.job_id), "children:parent:open", text)
@@ -116,7 +116,7 @@ def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_harnes
     assert plain_harness.where(lease.job_id) == ["parent waiting"]
 
 
-def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_harness: Harness) -> None:
+def test_a_limiters_counter_of_a_wrong_type_blocks_only_its_group(plain_harness: Harness) -> None:
     held, *_ = [plain_harness.add("limited", group="bad"), plain_harness.add("limited", group="bad")]
     free = plain_harness.add("limited", group="good")
     plain_harness.client.rpush(
@@ -132,7 +132,7 @@ def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_harne
 
 
 @pytest.mark.parametrize("harness", ["priority"], indirect=True)
-def test_a_bad_list_of_one_priority_does_not_hold_up_the_others(harness: Harness) -> None:
+def test_an_invalid_list_of_one_priority_does_not_block_the_others(harness: Harness) -> None:
     harness.client.set(harness.keys.delayed("first", 1), "somebody else's")
     harness.client.set(harness.keys.waiting("first", 2), "somebody else's")
     low = harness.add(priority=3)
@@ -151,7 +151,7 @@ def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(har
         harness.claim()
 
 
-def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Harness) -> None:
+def test_a_claim_that_cannot_write_its_locks_claims_nothing(guarded: Harness) -> None:
     """A login that may not touch them: the ids stay where they were, in their order."""
     ids = guarded.add_many(5)
     store = limited(guarded, "~queue:*", "~job:*", "~dead:*", readable="lock:*")
@@ -187,7 +187,7 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Harness) ->
     assert guarded.settle(held, ended("second")) is Verdict.SETTLED
 
 
-def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_harness: Harness) -> None:
+def test_a_parked_id_with_a_key_of_another_type_is_dropped(plain_harness: Harness) -> None:
     plain_harness.client.set(plain_harness.hash("parent", "u1"), "somebody else's")
     plain_harness.client.zadd(plain_harness.keys.parked("parent"), {"u1": 1})
     plain_harness.client.rpush(plain_harness.keys.processing("parent"), plain_harness.add("parent", push=False))
@@ -198,7 +198,7 @@ def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_harness: Harn
 @pytest.mark.parametrize(
     "end", [judged(Retry("no", 3.0 * 86_400)), judged(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
 )
-def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_harness: Harness, end: Settlement) -> None:
+def test_a_job_delayed_beyond_its_life_lives_until_it_is_ready(plain_harness: Harness, end: Settlement) -> None:
     lease = plain_harness.start()
     plain_harness.client.pexpire(plain_harness.hash("first", lease.job_id), DAY)
     assert plain_harness.settle(lease, end) is Verdict.SETTLED
@@ -209,7 +209,7 @@ def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_harne
     assert plain_harness.client.pttl(plain_harness.hash("first", other.job_id)) <= DAY
 
 
-def test_a_counter_below_nothing_delays_into_the_next_window(plain_harness: Harness) -> None:
+def test_a_negative_counter_delays_into_the_next_window(plain_harness: Harness) -> None:
     plain_harness.client.set(f"{plain_harness.keys.enqueued('limited')}g", -50)
     for _ in range(4):
         plain_harness.add("limited", group="g")
@@ -220,7 +220,7 @@ def test_a_counter_below_nothing_delays_into_the_next_window(plain_harness: Harn
     assert ready > plain_harness.now_ms()
 
 
-def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_harness: Harness) -> None:
+def test_a_job_that_cannot_return_to_the_queue_stays_in_processing(plain_harness: Harness) -> None:
     leases = [plain_harness.start() for _ in range(3)]
     plain_harness.client.set(plain_harness.keys.waiting("first"), "somebody else's")
     plain_harness.client.zadd(plain_harness.keys.delayed("first"), {plain_harness.add(push=False): 1})
@@ -237,7 +237,7 @@ def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_harness:
     assert len(plain_harness.ids()) == 4
 
 
-def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_harness: Harness) -> None:
+def test_a_parent_whose_list_refuses_pushes_stays_parked(plain_harness: Harness) -> None:
     lease = plain_harness.start("parent")
     (queue, _), *_ = park(plain_harness, lease, ["kid"])
     plain_harness.client.set(plain_harness.keys.waiting("parent"), "somebody else's")
@@ -251,7 +251,7 @@ def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_harn
 
 
 @pytest.mark.parametrize("harness", ["priority"], indirect=True)
-def test_a_sweep_looks_at_every_list_it_can(harness: Harness) -> None:
+def test_an_error_of_one_list_does_not_stop_a_sweep(harness: Harness) -> None:
     harness.client.set(harness.keys.delayed("first", 1), "somebody else's")
     harness.client.set(harness.keys.processing("first", 2), "somebody else's")
     job_id = harness.add(push=False, priority=3)
@@ -261,7 +261,7 @@ def test_a_sweep_looks_at_every_list_it_can(harness: Harness) -> None:
     assert [reset.job_id for reset in harness.sweep(looks=1)] == [job_id]
 
 
-def test_a_claim_that_cannot_move_ids_takes_nothing(plain_harness: Harness) -> None:
+def test_a_claim_that_cannot_move_ids_claims_nothing(plain_harness: Harness) -> None:
     ids = plain_harness.add_many(3)
     plain_harness.client.set(plain_harness.keys.processing("first"), "somebody else's")
     with pytest.raises(StoreError, match="WRONGTYPE"):
@@ -271,7 +271,7 @@ def test_a_claim_that_cannot_move_ids_takes_nothing(plain_harness: Harness) -> N
 
 
 @pytest.mark.parametrize("good", [1, MAX_CLAIM], ids=["some", "a_page"])
-def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_harness: Harness, good: int) -> None:
+def test_unclaimable_jobs_do_not_block_others(plain_harness: Harness, good: int) -> None:
     """However many stand before it, and on the page after."""
     ids = plain_harness.add_many(good, "limited", group={"of": "its own"})
     plain_harness.client.rpush(f"{plain_harness.keys.enqueued('limited')}bad", "x")

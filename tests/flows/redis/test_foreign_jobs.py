@@ -54,7 +54,7 @@ def test_a_key_of_a_wrong_type_leaves_nothing_of_any_new_job(
     run(check())
 
 
-def test_a_job_that_starts_later_than_it_would_live_lives_until_then(
+def test_a_job_with_a_delay_longer_than_its_life_lives_until_its_start(
     run: Run, redis_url: str, look: redis.Redis
 ) -> None:
     async def check() -> None:
@@ -67,7 +67,7 @@ def test_a_job_that_starts_later_than_it_would_live_lives_until_then(
     run(check())
 
 
-def test_a_lookup_of_a_wrong_type_does_not_keep_a_job(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_job_with_a_lookup_of_a_wrong_type_can_be_deleted(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(PLAIN, lookup=("k", "l")), look) as bench:
             job = await bench.create({"k": 1, "l": 2})
@@ -79,7 +79,7 @@ def test_a_lookup_of_a_wrong_type_does_not_keep_a_job(run: Run, redis_url: str, 
     run(check())
 
 
-def test_an_id_that_is_no_text_can_be_retried_and_deleted(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_an_id_that_is_not_valid_text_can_be_retried_and_deleted(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(PLAIN), look) as bench:
             failed: dict[Any, Any] = {"n": "1", "done": "true", "failed": "true", "failedQueue": '"first"'}
@@ -106,7 +106,7 @@ def test_a_retry_that_cannot_be_queued_leaves_the_job_failed(run: Run, redis_url
     run(check())
 
 
-def test_a_parent_outlives_an_outage_while_it_gathers(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_parent_survives_an_outage_while_it_gathers(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with RedisProxy(redis_url) as proxy, flow_bench(proxy.url, shape(FAMILY), look) as bench:
             job = await bench.create(kids(n=1))
@@ -123,7 +123,7 @@ def test_a_parent_outlives_an_outage_while_it_gathers(run: Run, redis_url: str, 
     run(check())
 
 
-def test_a_child_that_is_given_done_is_waited_for_all_the_same(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_child_with_the_parameter_done_is_waited_for(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY), look) as bench:
             job = await bench.create(kids(n=1, done=True))
@@ -137,7 +137,7 @@ def test_a_child_that_is_given_done_is_waited_for_all_the_same(run: Run, redis_u
 
 
 @pytest.mark.parametrize("text", ["no json", b"\xff"], ids=["text", "bytes"])
-def test_a_correlation_id_that_is_no_json_is_not_handed_on(
+def test_a_correlation_id_that_is_no_json_is_not_passed_on(
     run: Run, redis_url: str, look: redis.Redis, text: str | bytes
 ) -> None:
     async def check() -> None:

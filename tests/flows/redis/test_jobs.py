@@ -34,7 +34,7 @@ def look(redis_server: LiveRedis, redis_url: str) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_a_classic_job_looks_as_the_original_leaves_it(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_classic_job_has_the_fields_of_the_original(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(PLAIN, lookup=("userId", "roleIds")), look) as bench:
             job = await bench.create({"userId": 1, "roleIds": [4, 5], "n": 3, "text": 'a "b"', "nothing": None})
@@ -56,7 +56,7 @@ def test_a_classic_job_looks_as_the_original_leaves_it(run: Run, redis_url: str,
     run(check())
 
 
-def test_a_job_of_the_priority_layout_says_where_it_belongs(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_job_of_the_priority_layout_contains_its_flow(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         flow = shape([Queue("first", priorities=2)], "tagged", lookup=("userId",))
         async with flow_bench(redis_url, flow, look) as bench:
@@ -155,7 +155,7 @@ def test_a_job_without_attributes_is_a_job(run: Run, redis_url: str, look: redis
     run(check())
 
 
-def test_a_job_of_many_attributes_fits_through_a_script(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_job_with_many_attributes_passes_a_script(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         values = {f"a{number}": number for number in range(5000)}
         async with flow_bench(redis_url, shape(PLAIN, lookup=("k",)), look) as bench:
@@ -168,7 +168,7 @@ def test_a_job_of_many_attributes_fits_through_a_script(run: Run, redis_url: str
     run(check())
 
 
-def test_a_lookup_list_that_is_used_forgets_what_has_expired(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_used_lookup_list_drops_expired_jobs(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(PLAIN, lookup=("k",)), look) as bench:
             old = await bench.engine.create_many([bench.new({"k": 1}) for _ in range(100)])
@@ -199,9 +199,7 @@ def test_a_broken_connection_neither_loses_nor_doubles_a_job(
 
 
 @pytest.mark.parametrize("what", ["reply", "middle"])
-def test_when_no_try_is_answered_the_outcome_is_said_to_be_unknown(
-    run: Run, redis_url: str, look: redis.Redis, what: Cut
-) -> None:
+def test_without_any_reply_the_outcome_is_unknown(run: Run, redis_url: str, look: redis.Redis, what: Cut) -> None:
     async def check() -> None:
         async with RedisProxy(redis_url) as proxy, flow_bench(proxy.url, shape(PLAIN, lookup=("k",)), look) as bench:
             await bench.create({"k": 1})
@@ -229,7 +227,7 @@ def test_many_that_stop_half_way_say_how_many_are_there(run: Run, redis_url: str
     run(check())
 
 
-def test_a_server_that_is_not_there_has_created_nothing(run: Run, tmp_path: Path) -> None:
+def test_an_unreachable_server_has_created_nothing(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         engine = RedisEngine(f"unix://{tmp_path}/redis.sock", shape(PLAIN))
         with pytest.raises(StoreUnreachable, match="is it running"):
@@ -267,9 +265,7 @@ def test_deleting_takes_everything_of_a_job_and_nothing_of_another(
 
 
 @every_layout
-def test_a_deleted_job_is_neither_counted_nor_listed_nor_in_the_way_of_new_ones(
-    run: Run, redis_url: str, look: redis.Redis, layout: str
-) -> None:
+def test_a_deleted_job_is_neither_counted_nor_listed(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         flow = shape([Queue("first", max_length=3)], layout)
         async with flow_bench(redis_url, flow, look) as bench:
@@ -359,7 +355,7 @@ def test_children_that_wait_for_a_limiter_are_forgotten_with_their_parent(
 
 
 @every_layout
-def test_a_suspect_is_forgotten_too(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_a_suspect_without_a_hash_is_dropped(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(PLAIN, layout), look) as bench:
             job = await bench.create({"n": 1})
@@ -374,7 +370,9 @@ def test_a_suspect_is_forgotten_too(run: Run, redis_url: str, look: redis.Redis,
 
 @pytest.mark.parametrize("job", ["no-such", "other:no-such", "userId:1", "parent:kid:none", "parent:kid:a:b", "demo:"])
 @every_layout
-def test_what_is_no_job_is_not_deleted(run: Run, redis_url: str, look: redis.Redis, layout: str, job: str) -> None:
+def test_a_key_that_is_no_job_is_not_deleted(
+    run: Run, redis_url: str, look: redis.Redis, layout: str, job: str
+) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY, layout, lookup=("userId",)), look) as bench:
             await bench.create({"userId": 1})
@@ -387,7 +385,7 @@ def test_what_is_no_job_is_not_deleted(run: Run, redis_url: str, look: redis.Red
 
 
 @every_layout
-def test_the_lists_of_children_cannot_name_what_is_none(
+def test_keys_that_are_no_children_are_neither_read_nor_deleted(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:

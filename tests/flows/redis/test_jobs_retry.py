@@ -45,7 +45,7 @@ async def retried(bench: FlowBench, job: str) -> tuple[ActionResult, str]:
 
 
 @every_layout
-def test_a_failed_job_begins_anew_in_its_queue(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_a_retried_job_starts_again_in_its_queue(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout, lookup=("k",)), look) as bench:
             job = await bench.create({"k": 1})
@@ -72,7 +72,7 @@ def test_a_failed_job_begins_anew_in_its_queue(run: Run, redis_url: str, look: r
     run(check())
 
 
-def test_a_canceled_job_may_be_wanted_again_at_its_priority(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_canceled_job_can_be_retried_at_its_priority(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape([Queue("first", priorities=2)], "priority"), look) as bench:
             job = await bench.create({}, priority=2)
@@ -85,7 +85,7 @@ def test_a_canceled_job_may_be_wanted_again_at_its_priority(run: Run, redis_url:
     run(check())
 
 
-def test_what_the_original_wrote_in_quotes_has_failed_too(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_failure_that_the_original_wrote_with_quotes_counts(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW), look) as bench:
             job = await bench.create({})
@@ -101,7 +101,7 @@ def test_what_the_original_wrote_in_quotes_has_failed_too(run: Run, redis_url: s
 
 
 @every_layout
-def test_what_has_not_failed_or_is_not_there_is_said(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_a_retry_of_a_live_or_unknown_job_is_refused(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout), look) as bench:
             waiting = await bench.create({})
@@ -122,7 +122,9 @@ def test_what_has_not_failed_or_is_not_there_is_said(run: Run, redis_url: str, l
 
 
 @every_layout
-def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_one_of_two_concurrent_retries_puts_the_job_back(
+    run: Run, redis_url: str, look: redis.Redis, layout: str
+) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout), look) as bench:
             job = await bench.create({})
@@ -170,9 +172,7 @@ def test_a_failed_child_is_waited_for_again(run: Run, redis_url: str, look: redi
 
 
 @every_layout
-def test_a_parent_that_was_woken_waits_on_for_a_child_that_was_put_back(
-    run: Run, redis_url: str, look: redis.Redis, layout: str
-) -> None:
+def test_a_woken_parent_waits_for_a_retried_child(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout), look) as bench:
             parent, _, second, running = await fan_out(bench)
@@ -213,9 +213,7 @@ def test_a_child_whose_parent_has_gone_on_is_not_put_back(
 
 
 @every_layout
-def test_the_children_live_as_long_as_a_parent_that_is_put_back(
-    run: Run, redis_url: str, look: redis.Redis, layout: str
-) -> None:
+def test_children_live_as_long_as_a_retried_parent(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout), look) as bench:
             parent, *children, _ = await fan_out(bench)

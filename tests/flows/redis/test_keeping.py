@@ -95,7 +95,7 @@ async def work_off(bench: FlowBench, queue: str, jobs: int) -> None:
         await bench.end(queue, claim, nothing)
 
 
-def test_beside_the_original_what_has_not_ended_is_renewed_with_its_lookups(
+def test_beside_the_original_live_jobs_are_renewed_with_their_lookups(
     run: Run, redis_url: str, look: redis.Redis
 ) -> None:
     async def check() -> None:
@@ -142,7 +142,7 @@ def test_a_long_list_is_renewed_page_by_page(plain_harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("layout", [{}, OWN[0]], ids=["classic", "priority"])
-def test_a_queue_that_nobody_serves_refuses_more_than_its_length(
+def test_an_unserved_queue_refuses_jobs_beyond_its_max_length(
     run: Run, redis_url: str, look: redis.Redis, layout: dict[str, Any]
 ) -> None:
     async def check() -> None:
@@ -163,7 +163,7 @@ def test_a_queue_that_nobody_serves_refuses_more_than_its_length(
     run(check())
 
 
-def test_of_those_that_run_apart_the_one_that_waits_longest_comes_first(harness: Harness) -> None:
+def test_the_suspect_that_has_waited_longest_comes_first(harness: Harness) -> None:
     ids = [harness.add() for _ in range(3)]
     for job_id in ids:
         harness.client.hset(harness.hash("first", job_id), "resets:first", 1)

@@ -36,7 +36,7 @@ def test_sixty_jobs_in_four_groups_leave_forty_eight_spread_over_the_next_window
     assert (len(harness.ids("limited", "processing")), harness.ids("limited")) == (12, [])
 
 
-def test_who_is_delayed_says_so_and_a_start_takes_its_place_back_once(harness: Harness) -> None:
+def test_a_delayed_job_counts_for_its_limiter_until_its_start(harness: Harness) -> None:
     *_, late = fill(harness, 5, 1)
     harness.claim("limited", 20)
     values = harness.values(late, "limited")
@@ -91,7 +91,7 @@ def test_the_counters_end_by_themselves(harness: Harness) -> None:
     assert all(0 < harness.client.pttl(name) <= 6 * LENGTH for name in names)
 
 
-def test_a_counter_that_was_lost_does_not_fall_below_nought(harness: Harness) -> None:
+def test_a_lost_counter_does_not_become_negative(harness: Harness) -> None:
     late = fill(harness, 4, 1)[3]
     harness.claim("limited", 20)
     harness.client.delete(*harness.client.keys(f"{harness.keys.prefix}counter:*"))
@@ -108,7 +108,7 @@ def test_jobs_without_a_group_share_one_and_numbers_are_groups(harness: Harness)
     assert len(harness.client.keys(f"{harness.keys.calls('limited')}7:*")) == 1
 
 
-def test_a_claim_looks_past_thousands_that_must_wait(plain_harness: Harness) -> None:
+def test_a_claim_skips_thousands_of_jobs_that_must_wait(plain_harness: Harness) -> None:
     plain_harness.add_many(2500, "limited", group="g0")
     plain_harness.add("limited", group="other")
     assert len(plain_harness.claim("limited", 10)) == 4

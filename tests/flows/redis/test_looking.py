@@ -74,7 +74,7 @@ def test_children_are_shown_instead_of_their_keys(run: Run, redis_url: str, look
 
 
 @every_layout
-def test_what_is_not_there_shifts_nothing(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
+def test_missing_jobs_do_not_shift_positions(run: Run, redis_url: str, look: redis.Redis, layout: str) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY, layout, lookup=("k",)), look) as bench:
             jobs = list(await bench.engine.create_many([bench.new({"k": 1, "n": n}) for n in range(450)]))
@@ -89,7 +89,7 @@ def test_what_is_not_there_shifts_nothing(run: Run, redis_url: str, look: redis.
     run(check())
 
 
-def test_values_that_are_no_json_are_none(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_values_that_are_not_json_are_none(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY), look) as bench:
             job = await bench.create({"n": 1})
@@ -210,7 +210,7 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
     run(check())
 
 
-def test_a_look_over_a_broken_connection_is_repeated(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_a_read_over_a_broken_connection_is_repeated(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def check() -> None:
         async with RedisProxy(redis_url) as proxy, flow_bench(proxy.url, shape(FAMILY, lookup=("k",)), look) as bench:
             job = await bench.create({"k": "needle"})

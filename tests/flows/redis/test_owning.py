@@ -59,9 +59,7 @@ def test_a_queue_of_another_flow_is_neither_filled_nor_served_nor_swept(run: Run
     run(story())
 
 
-def test_who_has_created_jobs_for_long_hears_of_it_when_the_queue_is_another_flows(
-    run: Run, redis_url: str, look: redis.Redis
-) -> None:
+def test_a_creator_is_refused_when_another_flow_owns_the_queue(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def story() -> None:
         async with sending(redis_url, "orders") as orders, sending(redis_url, "bills") as bills:
             job = await orders.create_job()
@@ -75,7 +73,7 @@ def test_who_has_created_jobs_for_long_hears_of_it_when_the_queue_is_another_flo
     run(story())
 
 
-def test_a_failed_job_is_not_put_back_into_a_queue_that_is_another_flows_by_now(
+def test_a_failed_job_is_not_put_back_into_a_queue_that_another_flow_owns(
     run: Run, redis_url: str, look: redis.Redis
 ) -> None:
     """There it would be taken for a deleted one, and would not even have failed any more."""
@@ -107,7 +105,7 @@ def test_one_shared_queue_is_enough_and_then_none_is_taken(run: Run, redis_url: 
     run(story())
 
 
-def test_who_only_looks_takes_nothing_and_who_is_gone_is_told_off(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_reading_marks_no_queue_and_a_deleted_mark_frees_a_queue(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def story() -> None:
         async with sending(redis_url, "typo") as typo:
             await typo.monitor.counts()
@@ -141,7 +139,7 @@ def test_flows_may_name_a_queue_alike_where_their_jobs_are_told_apart(
     run(story())
 
 
-def test_a_server_that_has_forgotten_whose_they_are_is_told_again(run: Run, redis_url: str, look: redis.Redis) -> None:
+def test_lost_owners_of_queues_are_marked_again(run: Run, redis_url: str, look: redis.Redis) -> None:
     async def story() -> None:
         async with sending(redis_url, "orders") as orders:
             await orders.start_all()
@@ -153,7 +151,7 @@ def test_a_server_that_has_forgotten_whose_they_are_is_told_again(run: Run, redi
     run(story())
 
 
-def test_where_memory_is_full_and_nobody_has_marked_them_yet_the_queues_are_worked_off(run: Run) -> None:
+def test_with_full_memory_unmarked_queues_are_served(run: Run) -> None:
     async def story(server: RedisServer) -> None:
         with server.client() as client:
             async with sending(server.url, "orders") as orders:

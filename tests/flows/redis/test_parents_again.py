@@ -59,7 +59,7 @@ def test_each_time_it_fans_out_anew(run: Run, redis_url: str, look: redis.Redis,
     run(story())
 
 
-def test_until_it_has_moved_on_what_it_has_made_is_not_made_again(
+def test_a_parent_does_not_create_its_children_twice_before_it_moves_on(
     run: Run, redis_url: str, look: redis.Redis, shape: FlowShape
 ) -> None:
     """The original writes the results first, and may die before it moves the job."""
@@ -80,7 +80,7 @@ def test_until_it_has_moved_on_what_it_has_made_is_not_made_again(
     run(story())
 
 
-def test_what_it_gathered_before_is_gone_while_it_waits_again(
+def test_results_of_an_earlier_run_are_deleted_while_a_parent_waits_again(
     run: Run, redis_url: str, look: redis.Redis, shape: FlowShape
 ) -> None:
     async def story() -> None:
@@ -97,7 +97,7 @@ def test_what_it_gathered_before_is_gone_while_it_waits_again(
     run(story())
 
 
-def test_a_child_of_an_earlier_time_is_not_put_back(
+def test_a_child_of_an_earlier_run_is_not_put_back(
     run: Run, redis_url: str, look: redis.Redis, shape: FlowShape
 ) -> None:
     """Its parent has gone on without it, and waits for others now."""

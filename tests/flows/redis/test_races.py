@@ -60,7 +60,7 @@ SILENT = {"release", "abandon"}
 
 
 @pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(ACTS, 2)), ids="-".join)
-def test_one_of_two_wins(plain_harness: Harness, pair: tuple[str, str]) -> None:
+def test_one_of_two_concurrent_settlements_wins(plain_harness: Harness, pair: tuple[str, str]) -> None:
     harness = plain_harness
     stores = [harness.another("first") for _ in pair]
     for turn in range(ROUNDS):
@@ -95,7 +95,7 @@ def test_two_claims_never_share_a_job(plain_harness: Harness) -> None:
     assert sorted(harness.run(scene())) == sorted(ids)
 
 
-def test_a_parent_goes_on_exactly_once_however_its_children_end(plain_harness: Harness) -> None:
+def test_a_parent_continues_exactly_once_however_its_children_end(plain_harness: Harness) -> None:
     harness = plain_harness
     stores = [harness.another("parent:kid") for _ in range(4)]
     sweeper = harness.another("parent")

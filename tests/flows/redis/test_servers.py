@@ -33,7 +33,7 @@ def test_a_server_does_not_run_as_root_and_answers_as_an_existing_account() -> N
             assert client.ping()
 
 
-def test_what_is_appended_always_survives_a_crash_and_a_restart() -> None:
+def test_with_appendfsync_always_jobs_survive_a_crash_and_a_restart() -> None:
     with RedisServer(find_redis(), appendonly="always") as server:
         with server.client() as client:
             client.set("kept", "yes")
@@ -42,7 +42,7 @@ def test_what_is_appended_always_survives_a_crash_and_a_restart() -> None:
             assert client.get("kept") == "yes"
 
 
-def test_a_closed_server_leaves_nothing() -> None:
+def test_a_closed_server_has_no_connections() -> None:
     with RedisServer(find_redis()) as server:
         pid = server.pid
         folders = [server._place.home, server._place.sockets]
@@ -85,7 +85,7 @@ def test_a_pair_replicates_and_its_replica_can_be_promoted() -> None:
             client.set("written", "yes")
 
 
-def test_a_given_server_lends_each_process_an_empty_database_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_gets_an_empty_database_of_a_given_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with RedisServer(find_redis(), port=0) as server:
         monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{server.port}/2")
         monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")

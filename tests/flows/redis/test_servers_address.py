@@ -30,7 +30,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_is_understood(form: str) -> None:
+def test_each_form_of_an_address_is_read(form: str) -> None:
     url, kind, hosts, db, shown = FORMS[form]
     address = read_address(url)
     assert (address.kind, address.hosts, address.db, str(address)) == (kind, hosts, db, shown)

@@ -133,7 +133,7 @@ def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: 
 
 
 @pytest.mark.parametrize("clustered", [False, True], ids=["server", "cluster"])
-def test_a_cancelled_wait_hurts_nobody_and_is_over_on_the_server(
+def test_a_cancelled_wait_also_ends_on_the_server(
     run: Run, redis_url: str, redis_cluster: RedisCluster, clustered: bool
 ) -> None:
     async def check(url: str) -> None:
@@ -176,7 +176,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
     run(check())
 
 
-def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_to_a_silent_server_ends_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.flows.redis.dialer.CALL_TIMEOUT_SECONDS", 0.1)
 
     async def check(server: RedisServer) -> None:
@@ -202,7 +202,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch
         run(check(server))
 
 
-def test_after_a_restart_the_same_clients_go_on(run: Run) -> None:
+def test_clients_continue_after_a_restart_of_the_server(run: Run) -> None:
     async def check(server: RedisServer) -> None:
         async with dialed(server.url) as dialer:
             assert await dialer.calls().ping()
@@ -246,7 +246,9 @@ REPEATS = {
 
 
 @pytest.mark.parametrize("case", REPEATS)
-def test_what_passes_is_repeated_where_the_caller_says_so(run: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_errors_are_repeated_if_the_caller_allows_it(
+    run: Run, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stowhand.flows.redis.error_translation.RETRY_PAUSE_SECONDS", 0.001)
     answer, unanswered, times = REPEATS[case]
 
@@ -261,7 +263,7 @@ def test_what_passes_is_repeated_where_the_caller_says_so(run: Run, case: str, m
         run(check(stub))
 
 
-def test_what_has_passed_is_done_once(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retried_action_succeeds_only_once(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.flows.redis.error_translation.RETRY_PAUSE_SECONDS", 0.001)
     address = read_address(redis_url)
     troubles = [StoreUnreachable("once"), StoreUnreachable("twice")]

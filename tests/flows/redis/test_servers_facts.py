@@ -38,7 +38,7 @@ def test_a_server_that_is_too_old_is_refused(run: Run, version: str, words: str)
         assert "CONFIG" not in stub.asked
 
 
-def test_what_is_new_enough_is_taken(run: Run) -> None:
+def test_a_new_enough_server_is_accepted(run: Run) -> None:
     for lines in (
         "redis_version:6.2.0",
         "redis_version:10.1.2",
@@ -52,7 +52,7 @@ def test_what_is_new_enough_is_taken(run: Run) -> None:
             assert "appendonly is no" in run(look(stub.url))[0]
 
 
-def test_a_server_that_keeps_everything_is_told_nothing(run: Run) -> None:
+def test_a_durable_server_yields_no_warning(run: Run) -> None:
     with RedisServer(find_redis(), appendonly="always", maxmemory="100mb", maxmemory_policy="noeviction") as server:
         assert run(look(server.url)) == []
 
@@ -80,7 +80,7 @@ def settable() -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("case", FORGETFUL)
-def test_what_may_lose_jobs_is_found(run: Run, settable: RedisServer, case: str) -> None:
+def test_settings_that_may_lose_jobs_are_found(run: Run, settable: RedisServer, case: str) -> None:
     settings, words = FORGETFUL[case]
     usual = {"save": "", "appendonly": "no", "maxmemory": "0", "maxmemory-policy": "noeviction"}
     with settable.client() as client:
@@ -92,7 +92,7 @@ def test_what_may_lose_jobs_is_found(run: Run, settable: RedisServer, case: str)
         assert word in finding
 
 
-def test_a_login_that_may_not_ask_is_told_what_was_not_looked_at(run: Run, settable: RedisServer) -> None:
+def test_a_login_without_permission_for_info_is_warned(run: Run, settable: RedisServer) -> None:
     with settable.client() as client:
         for name, value in (("appendonly", "no"), ("save", ""), ("maxmemory", "0")):
             client.config_set(name, value)
@@ -101,12 +101,12 @@ def test_a_login_that_may_not_ask_is_told_what_was_not_looked_at(run: Run, setta
     assert [finding[:21] for finding in blind] == ["INFO is not permitted"]
 
 
-def test_a_server_that_fails_is_not_taken_for_one_that_forbids_the_question(run: Run) -> None:
+def test_an_error_of_info_is_not_a_missing_permission(run: Run) -> None:
     with Stub({"INFO": b"-ERR broken\r\n"}) as stub, pytest.raises(StoreError, match="broken"):
         run(look(stub.url))
 
 
-def test_a_cluster_is_looked_at_node_by_node(run: Run, redis_cluster: RedisCluster) -> None:
+def test_a_cluster_is_checked_node_by_node(run: Run, redis_cluster: RedisCluster) -> None:
     with redis_cluster.servers[1].client() as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -118,12 +118,12 @@ def test_a_cluster_is_looked_at_node_by_node(run: Run, redis_cluster: RedisClust
     assert sorted(finding[:12] for finding in findings) == ["appendonly i", "maxmemory is"]
 
 
-def test_a_node_of_a_cluster_is_no_server_of_its_own(run: Run, redis_cluster: RedisCluster) -> None:
+def test_a_node_of_a_cluster_is_refused_as_a_single_server(run: Run, redis_cluster: RedisCluster) -> None:
     node = redis_cluster.servers[0]
     with pytest.raises(ConfigurationError, match=r"redis\+cluster://.*hash_tag"):
         run(look(node.url))
 
 
-def test_a_server_of_its_own_is_no_cluster(run: Run, settable: RedisServer) -> None:
+def test_a_single_server_is_refused_as_a_cluster(run: Run, settable: RedisServer) -> None:
     with pytest.raises(ConfigurationError, match=r"redis://host:port/number"):
         run(look(f"redis+cluster://127.0.0.1:{settable.port}"))

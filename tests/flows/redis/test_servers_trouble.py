@@ -61,7 +61,7 @@ LOGINS = {
 
 @pytest.mark.parametrize("case", LOGINS)
 @pytest.mark.parametrize("opening", [True, False], ids=["opening", "later"])
-def test_a_refused_login_is_a_mistake_while_opening_and_an_outage_later(
+def test_a_refused_login_is_a_configuration_error_while_opening_and_an_outage_later(
     run: Run, server: RedisServer, case: str, opening: bool
 ) -> None:
     login, words = LOGINS[case]
@@ -70,7 +70,7 @@ def test_a_refused_login_is_a_mistake_while_opening_and_an_outage_later(
     assert isinstance(error, ConfigurationError if opening else StoreError)
 
 
-def test_a_password_where_none_is_asked(run: Run, redis_server: RedisServer) -> None:
+def test_a_password_for_a_server_without_one(run: Run, redis_server: RedisServer) -> None:
     if not isinstance(redis_server, RedisServer):
         pytest.skip("REDIS_URL names the server")
     error = run(raised(f"unix://me:s3cret@{redis_server.socket}", "PING", opening=True))
@@ -87,7 +87,7 @@ def test_a_login_without_the_permission(run: Run, server: RedisServer) -> None:
     assert "set" in str(error).lower()
 
 
-def test_a_database_that_is_not_there(run: Run, server: RedisServer) -> None:
+def test_a_missing_database(run: Run, server: RedisServer) -> None:
     error = run(raised(at(server, rest="99"), "PING", opening=True))
     assert isinstance(error, ConfigurationError)
     assert "redis://host:port/number" in str(error)
@@ -102,7 +102,7 @@ UNREACHABLE = {
 
 
 @pytest.mark.parametrize("case", UNREACHABLE)
-def test_a_server_that_is_not_there(run: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server(run: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(host: Any, *more: Any, **options: Any) -> Any:
         """As where a name server answers, and at once."""
         if host == "nobody.invalid":
@@ -160,7 +160,7 @@ def test_a_replica_and_a_primary_without_its_replica(run: Run) -> None:
     assert "enough good replicas" in str(alone).lower()
 
 
-def test_a_script_of_somebody_that_does_not_end(run: Run, server: RedisServer) -> None:
+def test_an_endless_script_of_another_program(run: Run, server: RedisServer) -> None:
     def run_for_ever() -> None:
         with server.client() as client, pytest.raises(redis.ResponseError, match="killed"):
             client.eval("while true do end", 0)
@@ -191,7 +191,7 @@ def test_keys_of_several_slots(run: Run, redis_cluster: RedisCluster) -> None:
         assert "hash_tag" in str(error)
 
 
-def test_a_node_that_is_taken_for_a_server(run: Run, redis_cluster: RedisCluster) -> None:
+def test_a_node_addressed_as_a_server(run: Run, redis_cluster: RedisCluster) -> None:
     node = redis_cluster.servers[0].url
     for url, command in ((node, ("GET", "a")), (node.replace("/0", "/1"), ("PING",))):
         error = run(raised(url, *command, opening=True))
@@ -225,7 +225,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("case", WORDS)
-def test_the_words_of_a_server(run: Run, case: str) -> None:
+def test_errors_of_a_server(run: Run, case: str) -> None:
     words, kind, advice = WORDS[case]
     with Stub({"GET": f"{words}\r\n".encode()}) as stub:
         error = run(raised(stub.url.replace("//", "//:s3cret@"), "GET", "a"))
@@ -238,7 +238,7 @@ def test_a_connection_that_breaks_before_the_reply_leaves_it_open(run: Run) -> N
         assert type(run(raised(stub.url, "GET", "a"))) is NoReply
 
 
-def test_a_mistake_is_found_at_once_while_opening(run: Run) -> None:
+def test_a_wrong_setup_is_reported_at_once_while_opening(run: Run) -> None:
     async def check(stub: Stub) -> None:
         address = read_address(stub.url)
         dialer = Dialer(address)
@@ -253,12 +253,12 @@ def test_a_mistake_is_found_at_once_while_opening(run: Run) -> None:
         assert stub.asked.count("PING") == 1
 
 
-def test_what_is_no_trouble_of_redis_passes() -> None:
+def test_errors_that_are_not_of_redis_are_raised_unchanged() -> None:
     with pytest.raises(KeyError), translated(read_address("redis://h")):
         raise KeyError("mine")
 
 
-def test_a_long_answer_is_cut_to_one_line(run: Run) -> None:
+def test_a_long_error_is_cut_to_one_line(run: Run) -> None:
     with Stub({"GET": b"-ERR " + b"x" * 5000 + b"\r\n"}) as stub:
         error = str(run(raised(stub.url, "GET", "a")))
     assert len(error) < 500

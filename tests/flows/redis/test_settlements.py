@@ -35,7 +35,7 @@ def test_a_completed_step_keeps_its_result_and_moves_on(harness: Harness) -> Non
     assert harness.lock("first", lease.job_id) is None
 
 
-def test_after_the_last_queue_it_stands_nowhere(harness: Harness) -> None:
+def test_a_completed_job_is_in_no_list(harness: Harness) -> None:
     lease = harness.start("second", a=1)
     assert harness.settle(lease, ended(b=2), "second") is Verdict.SETTLED
     assert harness.where(lease.job_id) == []
@@ -80,7 +80,7 @@ def test_an_error_with_retries_left_goes_to_the_front(harness: Harness) -> None:
     assert (claim.attempts, claim.record.retries, claim.max_attempts) == (2, 1, 3)
 
 
-def test_who_comes_to_a_queue_again_has_all_its_retries_again(harness: Harness) -> None:
+def test_a_job_that_returns_to_a_queue_has_all_retries_again(harness: Harness) -> None:
     lease = harness.start()
     assert harness.settle(lease, ERRORED) is Verdict.SETTLED
     assert harness.settle(harness.take(), ended("second")) is Verdict.SETTLED
@@ -98,7 +98,7 @@ def test_an_error_with_a_delay_waits_for_it(harness: Harness) -> None:
     assert harness.values(lease.job_id) == {"retries:first": 1}
 
 
-def test_a_failure_is_told_in_the_documents_words(harness: Harness) -> None:
+def test_a_failure_has_the_text_of_the_founding_document(harness: Harness) -> None:
     lease = harness.start(n=1)
     assert harness.settle(lease, FAILED) is Verdict.SETTLED
     assert harness.values(lease.job_id) == {
@@ -108,7 +108,7 @@ def test_a_failure_is_told_in_the_documents_words(harness: Harness) -> None:
     assert (harness.where(lease.job_id), harness.lock("first", lease.job_id)) == ([], None)
 
 
-def test_a_cancellation_is_a_failure_that_says_so(harness: Harness) -> None:
+def test_a_canceled_job_is_reported_as_a_failure(harness: Harness) -> None:
     lease = harness.start()
     assert harness.settle(lease, CANCELED) is Verdict.SETTLED
     values = harness.values(lease.job_id)
@@ -116,7 +116,7 @@ def test_a_cancellation_is_a_failure_that_says_so(harness: Harness) -> None:
     assert harness.where(lease.job_id) == []
 
 
-def test_a_snooze_spends_nothing_and_says_why_until_it_is_over(harness: Harness) -> None:
+def test_a_snooze_uses_no_attempt_and_shows_its_reason(harness: Harness) -> None:
     lease, before = harness.start(), harness.now_ms()
     reasons = {(lease.job_id, lease.token): "the door is shut"}
     store = harness.another("first", reasons=reasons)
@@ -131,7 +131,7 @@ def test_a_snooze_spends_nothing_and_says_why_until_it_is_over(harness: Harness)
     assert (claim.attempts, harness.values(lease.job_id)) == (1, {})
 
 
-def test_a_snooze_of_no_time_goes_behind_the_others(harness: Harness) -> None:
+def test_a_snooze_without_a_delay_goes_behind_the_others(harness: Harness) -> None:
     lease, other = harness.start(), harness.add()
     assert harness.settle(lease, msgspec.structs.replace(SNOOZED, delay=0.0)) is Verdict.SETTLED
     assert harness.ids() == [other, lease.job_id]
@@ -188,7 +188,7 @@ def test_a_hash_that_is_gone_is_not_made_again(harness: Harness, how: str) -> No
     assert harness.image() == {}
 
 
-def test_a_hash_that_is_gone_is_not_made_again_by_a_release(harness: Harness) -> None:
+def test_a_release_does_not_recreate_a_deleted_hash(harness: Harness) -> None:
     released, reset, abandoned = (harness.start() for _ in range(3))
     for lease in (released, reset, abandoned):
         harness.client.delete(harness.keys.job(lease.job_id))
@@ -198,7 +198,7 @@ def test_a_hash_that_is_gone_is_not_made_again_by_a_release(harness: Harness) ->
     assert list(harness.image()) == ([] if harness.variant == "classic" else [harness.keys.dead(abandoned.token)])
 
 
-def test_a_beat_renews_what_is_ours_and_nothing_else(harness: Harness) -> None:
+def test_a_heartbeat_renews_only_our_own_leases(harness: Harness) -> None:
     ours, theirs = harness.start(), harness.start()
     for lease in (ours, theirs):
         harness.client.pexpire(harness.keys.lock("first", lease.job_id), 25_000)
@@ -216,7 +216,7 @@ def test_a_beat_renews_what_is_ours_and_nothing_else(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_a_repeat_is_known_and_changes_nothing(harness: Harness, how: str) -> None:
+def test_a_repeated_settlement_changes_nothing(harness: Harness, how: str) -> None:
     lease = harness.start()
     assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
     before = harness.image()
@@ -224,7 +224,7 @@ def test_a_repeat_is_known_and_changes_nothing(harness: Harness, how: str) -> No
     assert harness.image() == before
 
 
-def test_a_repeated_batch_tells_each_as_it_was(plain_harness: Harness) -> None:
+def test_a_repeated_batch_reports_each_settlement_again(plain_harness: Harness) -> None:
     good, bad = plain_harness.start(), plain_harness.start()
     plain_harness.client.delete(plain_harness.keys.lock("first", bad.job_id))
     batch = [(bad, ERRORED), (good, ended("second"))]
@@ -233,7 +233,7 @@ def test_a_repeated_batch_tells_each_as_it_was(plain_harness: Harness) -> None:
     assert list(plain_harness.run(store.settle(batch, repeat=True))) == [Verdict.LOST, Verdict.ALREADY_SETTLED]
 
 
-def test_a_repeat_for_a_job_that_has_vanished_is_unknown(plain_harness: Harness) -> None:
+def test_a_repeated_settlement_of_a_deleted_job_is_unknown(plain_harness: Harness) -> None:
     lease = plain_harness.start()
     plain_harness.client.flushdb()
     assert plain_harness.settle(lease, ERRORED) is Verdict.LOST
@@ -267,7 +267,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("why", UNWRITABLE)
-def test_what_cannot_be_written_fails_that_job_alone(plain_harness: Harness, why: str) -> None:
+def test_an_unwritable_settlement_fails_only_its_job(plain_harness: Harness, why: str) -> None:
     leases = [plain_harness.start() for _ in range(3)]
     ends = [ended("second"), UNWRITABLE[why], ERRORED]
     verdicts = plain_harness.run(plain_harness.store().settle(list(zip(leases, ends, strict=True))))
@@ -356,7 +356,7 @@ def test_an_execution_costs_few_commands(harness: Harness, queue: str, following
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (0, 1, 3, 2), (2, 3), (0, 3, 1)])
-def test_what_ends_is_out_of_processing_wherever_it_stood(harness: Harness, order: tuple[int, ...]) -> None:
+def test_a_settled_job_leaves_processing_from_any_position(harness: Harness, order: tuple[int, ...]) -> None:
     leases = [harness.start() for _ in range(5)]
     batch = [(leases[place], ended("second")) for place in order]
     assert harness.run(harness.store().settle(batch)) == [Verdict.SETTLED] * len(order)

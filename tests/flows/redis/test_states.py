@@ -48,7 +48,7 @@ async def seen(bench: FlowBench, job: str) -> tuple[Stage, str | None]:
 
 
 @every_layout
-def test_a_job_in_a_queue_that_the_asking_process_does_not_declare_has_not_completed(
+def test_a_job_in_an_undeclared_queue_has_not_completed(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:
@@ -133,7 +133,7 @@ def test_a_parent_and_a_child_that_are_lost_are_put_back_and_the_parent_goes_on_
 
 
 @every_layout
-def test_what_is_in_a_list_again_is_not_put_there_twice(
+def test_a_job_that_is_in_a_list_again_is_not_put_back_twice(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     """Two processes have read the same: of one that is lost, too, one puts it back."""
@@ -185,9 +185,7 @@ def test_every_move_writes_the_state(run: Run, redis_url: str, look: redis.Redis
     run(check())
 
 
-def test_a_job_that_the_original_has_moved_on_is_where_the_lists_have_it(
-    run: Run, redis_url: str, look: redis.Redis
-) -> None:
+def test_a_job_moved_by_the_original_is_found_in_the_lists(run: Run, redis_url: str, look: redis.Redis) -> None:
     """It writes no state. A job that no list has is completed only if its last queue is declared to be the last."""
 
     async def check() -> None:

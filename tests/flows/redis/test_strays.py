@@ -8,7 +8,7 @@ from stowhand.protocols.store import Verdict
 from tests.flows.redis.step_harness import Harness, ended
 
 
-def test_an_id_that_stands_there_twice_is_worked_on_once(harness: Harness) -> None:
+def test_an_id_that_is_listed_twice_is_run_once(harness: Harness) -> None:
     job_id = harness.add()
     harness.client.rpush(harness.keys.waiting("first"), job_id)
     lease = harness.take()
@@ -25,14 +25,14 @@ def test_a_leftover_lock_does_not_hide_a_job(plain_harness: Harness) -> None:
     assert plain_harness.take().job_id == job_id
 
 
-def test_an_id_that_is_processed_twice_comes_back_once(plain_harness: Harness) -> None:
+def test_an_id_that_is_processed_twice_is_reset_once(plain_harness: Harness) -> None:
     job_id = plain_harness.add(push=False)
     plain_harness.client.rpush(plain_harness.keys.processing("first"), job_id, job_id)
     assert [reset.job_id for reset in plain_harness.sweep()] == [job_id]
     assert plain_harness.where(job_id) == ["first waiting"]
 
 
-def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_harness: Harness) -> None:
+def test_a_failed_job_left_in_processing_is_not_run_again(plain_harness: Harness) -> None:
     """The original says that it has failed, and takes it out of processing after that."""
     job_id = plain_harness.add(push=False, done=True, failed=True, failedQueue="first", failedErrorMsg="no")
     plain_harness.client.rpush(plain_harness.keys.processing("first"), job_id)
@@ -42,7 +42,7 @@ def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_harness: H
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "worker", "lease"])
-def test_an_id_that_is_processed_twice_is_handed_back_once(plain_harness: Harness, how: str) -> None:
+def test_an_id_that_is_processed_twice_is_released_once(plain_harness: Harness, how: str) -> None:
     lease = plain_harness.start()
     plain_harness.client.rpush(plain_harness.keys.processing("first"), lease.job_id)
     heartbeats = plain_harness.heartbeats()

@@ -20,7 +20,7 @@ def moved_by_the_original(harness: Harness, queue: str = "first") -> str:
     return job_id
 
 
-def test_the_first_look_touches_nothing_and_the_second_gives_it_back(harness: Harness) -> None:
+def test_the_first_sweep_changes_nothing_and_the_second_resets_the_job(harness: Harness) -> None:
     while True:
         harness.client.flushdb()
         job_id, other, begun = moved_by_the_original(harness), harness.add(), harness.now_ms()
@@ -36,7 +36,7 @@ def test_the_first_look_touches_nothing_and_the_second_gives_it_back(harness: Ha
     assert harness.ids(kind="unlocked") == []
 
 
-def test_a_lock_between_the_looks_keeps_it(harness: Harness) -> None:
+def test_a_lock_between_two_sweeps_keeps_the_job(harness: Harness) -> None:
     job_id = moved_by_the_original(harness)
     harness.sweep(looks=1)
     harness.client.set(harness.keys.lock("first", job_id), "a-worker-of-the-original", ex=100)
@@ -46,7 +46,7 @@ def test_a_lock_between_the_looks_keeps_it(harness: Harness) -> None:
     assert len(harness.sweep(looks=1)) == 1
 
 
-def test_what_ends_between_the_looks_is_not_failed(harness: Harness) -> None:
+def test_a_job_that_ends_between_two_sweeps_is_not_reset(harness: Harness) -> None:
     lease = harness.start()
     harness.client.delete(harness.keys.lock("first", lease.job_id))
     harness.sweep(looks=1)
@@ -72,7 +72,7 @@ def test_a_queue_without_retries_fails_it_at_once(harness: Harness) -> None:
     assert harness.where(job_id) == []
 
 
-def test_a_killer_runs_apart_and_fails_in_the_end(harness: Harness) -> None:
+def test_a_job_that_kills_workers_runs_apart_and_fails(harness: Harness) -> None:
     job_id = harness.add()
     states = [harness.die(harness.take(suspects=death > 2))[0].state for death in range(1, 7)]
     assert states == [State.QUEUED] * 5 + [State.FAILED]
@@ -90,7 +90,7 @@ def test_two_deaths_make_a_suspect_and_a_settled_attempt_clears_it(harness: Harn
     assert harness.where(job_id) == ["first waiting"]
 
 
-def test_they_come_back_in_the_order_in_which_they_were_taken(harness: Harness) -> None:
+def test_reset_jobs_return_in_the_order_of_their_claims(harness: Harness) -> None:
     ids = [harness.add() for _ in range(4)]
     for claim in harness.claim():
         harness.client.delete(harness.keys.lock("first", claim.lease.job_id))
@@ -108,7 +108,7 @@ def test_a_long_list_is_swept_page_by_page(plain_harness: Harness) -> None:
     assert plain_harness.ids(kind="processing") == [ids[1500]]
 
 
-def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_harness: Harness) -> None:
+def test_all_workers_of_a_queue_share_one_sweep_a_second(plain_harness: Harness) -> None:
     moved_by_the_original(plain_harness)
     others, third = (plain_harness.heartbeats_of(plain_harness.another("first")) for _ in range(2))
     before = plain_harness.now_ms()
@@ -123,7 +123,7 @@ def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_harness: Har
     assert len(third.reset_stalled(0)) == 1
 
 
-def test_a_sweep_brings_what_is_ready_to_the_front(harness: Harness) -> None:
+def test_a_sweep_moves_ready_jobs_to_the_front(harness: Harness) -> None:
     waiting, ready, later = harness.add(), harness.add(push=False), harness.add(push=False)
     harness.client.zadd(harness.keys.delayed("first"), {ready: harness.now_ms() - 1, later: harness.now_ms() + 60_000})
     assert harness.sweep(looks=1) == []
@@ -131,7 +131,7 @@ def test_a_sweep_brings_what_is_ready_to_the_front(harness: Harness) -> None:
     assert harness.ids(kind="delayed") == [later]
 
 
-def test_a_worker_seen_dying_loses_what_it_holds_and_nobody_else_does(harness: Harness) -> None:
+def test_the_jobs_of_a_dead_worker_are_reset_and_no_others(harness: Harness) -> None:
     ids = [harness.add() for _ in range(4)]
     harness.claim(limit=2, worker="host:1:dead")
     harness.claim(limit=1, worker="host:1:dead2")
@@ -151,7 +151,7 @@ def test_after_a_reset_the_old_holder_writes_nothing(harness: Harness) -> None:
     assert harness.image() == before
 
 
-def test_a_dead_workers_job_is_taken_back_when_its_lease_has_ended_however_long_the_lock_time(harness: Harness) -> None:
+def test_a_dead_workers_job_is_reset_when_its_lease_expires_whatever_the_lock_time(harness: Harness) -> None:
     lease = harness.start()
     lock, alive = harness.keys.lock("first", lease.job_id), harness.keys.lease(lease.token)
     assert harness.sweep() == []
@@ -174,7 +174,7 @@ def test_a_token_that_was_abandoned_claims_nothing_more(harness: Harness) -> Non
     assert harness.take().job_id == job_id
 
 
-def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(plain_harness: Harness) -> None:
+def test_our_processes_sweep_queues_that_only_the_original_serves(plain_harness: Harness) -> None:
     job_id, ready = moved_by_the_original(plain_harness, "second"), plain_harness.add("second", push=False)
     plain_harness.client.zadd(plain_harness.keys.delayed("second"), {ready: plain_harness.now_ms() - 2000})
     found: list[ResetJob] = []

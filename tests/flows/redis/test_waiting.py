@@ -43,7 +43,7 @@ def blocked(harness: Harness) -> Callable[[], int]:
     return lambda: int(harness.client.info("clients")["blocked_clients"]) - int(before)
 
 
-def test_a_push_of_anybodys_ends_the_wait_and_the_job_is_nobodys_yet(harness: Harness) -> None:
+def test_any_push_ends_a_wait_without_claiming_the_job(harness: Harness) -> None:
     async def scene() -> None:
         waiting = await asleep(
             harness.another("first", wait_timeout=30.0), blocked(harness), 1 if harness.variant == "classic" else 3
@@ -73,7 +73,7 @@ def test_one_job_wakes_one_of_many_sleepers(harness: Harness) -> None:
     harness.run(scene())
 
 
-def test_what_has_woken_somebody_who_does_not_come_wakes_another_and_counts_as_no_reset(harness: Harness) -> None:
+def test_a_job_that_its_woken_worker_does_not_claim_wakes_another_without_a_reset(harness: Harness) -> None:
     async def scene() -> None:
         first, second = [harness.another("first", wait_timeout=30.0) for _ in range(2)]
         frozen = await asleep(first, blocked(harness), 1 if harness.variant == "classic" else 3)
@@ -151,7 +151,7 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harnes
     assert harness.ids() == []
 
 
-def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_harness: Harness) -> None:
+def test_a_cancelled_wait_loses_no_job_and_the_next_one_is_woken(plain_harness: Harness) -> None:
     harness = plain_harness
 
     async def scene() -> None:
@@ -171,7 +171,7 @@ def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_harness: Har
     harness.run(scene())
 
 
-def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_harness: Harness) -> None:
+def test_a_busy_worker_makes_no_unnecessary_calls(plain_harness: Harness) -> None:
     harness = plain_harness
 
     async def scene() -> None:
@@ -189,7 +189,7 @@ def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_harness: Harness) ->
     harness.run(scene())
 
 
-def test_a_server_that_is_gone_is_not_heard_until_it_answers_again() -> None:
+def test_a_store_is_not_listening_until_its_server_answers_again() -> None:
     with RedisServer(find_redis()) as server, server.client() as client:
         harness = Harness(server.url, client)
         store = harness.another("first", wait_timeout=0.05)

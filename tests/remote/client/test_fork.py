@@ -33,7 +33,7 @@ loop.run_until_complete(store.close())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
-def test_both_sides_of_a_fork_go_on() -> None:
+def test_both_sides_of_a_fork_keep_working() -> None:
     with SharedServer() as street:
         url = street.lend(kept := MemoryStore())
         words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + STORY, url]

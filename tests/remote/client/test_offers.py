@@ -14,7 +14,7 @@ from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply
 
 
-def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing(run: Run) -> None:
+def test_heartbeat_methods_of_the_server_send_no_request(run: Run) -> None:
     async def ask(heartbeats: HttpHeartbeats) -> None:
         await heartbeats.check_writable()
         await heartbeats.check()
@@ -27,7 +27,7 @@ def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing(run: Run) -
         assert server.asked == []
 
 
-def test_a_store_keeps_no_proof_of_what_has_ended_for_ever() -> None:
+def test_the_number_of_kept_proofs_is_limited() -> None:
     kept = HeldProofs()
     for number in range(claims.MAX_ENDED_PROOFS + 10):
         lease = Lease(number, "t", 1)

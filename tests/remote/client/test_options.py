@@ -30,7 +30,7 @@ def test_a_token_goes_over_tls_or_stays_on_this_machine(url: str, shown: str) ->
 
 
 @pytest.mark.parametrize("url", ["http://jobs.example", "http://10.0.0.3:8470", "http://localhost.example:8470"])
-def test_a_token_is_not_sent_readable_to_another_machine_unless_that_is_said(url: str) -> None:
+def test_a_token_is_sent_unencrypted_to_another_machine_only_if_that_is_allowed(url: str) -> None:
     with pytest.raises(ConfigurationError, match="--insecure") as refused:
         HttpStore(url, HttpOptions(token=TOKEN))
     assert TOKEN not in str(refused.value)
@@ -51,20 +51,20 @@ def test_a_token_is_not_sent_readable_to_another_machine_unless_that_is_said(url
         "ftp://host",
     ],
 )
-def test_a_url_that_cannot_be_is_refused_and_no_secret_in_it_repeated(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_a_secret(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         HttpStore(url)
     assert TOKEN not in str(refused.value)
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "ä", "x" * 1025])
-def test_what_is_no_token_is_refused_and_not_shown(token: str) -> None:
+def test_an_invalid_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ConfigurationError, match="token") as refused:
         HttpOptions(token=token)
     assert not token or token not in str(refused.value)
 
 
-def test_timeouts_and_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_timeouts_and_missing_files_are_refused(tmp_path: Path) -> None:
     for timeout in (0.0, -1.0, float("nan"), float("inf"), 301.0):
         with pytest.raises(ConfigurationError, match="timeout"):
             HttpOptions(timeout=timeout)

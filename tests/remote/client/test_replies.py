@@ -72,7 +72,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_what_is_no_answer_says_whose_fault_it_is_and_no_secret(what: str, run: Run) -> None:
+def test_an_invalid_reply_is_reported_without_a_secret(what: str, run: Run) -> None:
     said, kind, words = ODD[what]
     with Canned(said, cuts=what in ("half a reply", "no HTTP")) as server:
         with pytest.raises(StoreError, match=words) as caught:
@@ -135,7 +135,7 @@ def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -
         assert time.monotonic() - began < 20, "it waited for the last byte"
 
 
-def test_nobody_listening_is_told_at_once(run: Run) -> None:
+def test_a_server_that_is_down_is_reported_at_once(run: Run) -> None:
     with socket.socket() as deaf, Canned(b"") as server:
         deaf.bind(("127.0.0.1", 0))  # nobody else may listen there meanwhile
         server.url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
@@ -144,7 +144,7 @@ def test_nobody_listening_is_told_at_once(run: Run) -> None:
     assert not isinstance(caught.value, NoReply)
 
 
-def test_what_the_server_asks_for_is_waited_for(run: Run) -> None:
+def test_the_client_waits_for_retry_after(run: Run) -> None:
     away = trouble("unreachable", "away", "503 Service Unavailable", retry_after="1")
 
     async def go(server: Canned) -> float:
@@ -160,7 +160,7 @@ def test_what_the_server_asks_for_is_waited_for(run: Run) -> None:
         assert 0.99 < run(go(server)) < 20
 
 
-def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
+def test_a_long_poll_is_cancelled_when_its_worker_stops(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         assert await store.wait(0.1) is True
@@ -178,7 +178,7 @@ def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
     assert [body.get("wake_count") for body in server.bodies] == [None, "a.1"]
 
 
-def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) -> None:
+def test_after_a_failed_poll_the_store_is_not_listening_until_one_is_answered(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         heard = [store.is_listening]
@@ -219,7 +219,7 @@ def test_conditions_are_closed_values_only(run: Run) -> None:
         run(go(server))
 
 
-def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> None:
+def test_a_refused_settlement_does_not_affect_the_others(run: Run) -> None:
     settled = reply({"verdicts": ["settled"]})
     refused = trouble("malformed", "batch[0].settlement.delay: -1 s", "400 Bad Request")
     batch = [(Lease(n, "t", 1), COMPLETED) for n in (1, 2)]
@@ -239,7 +239,7 @@ def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> No
 
 
 @pytest.mark.parametrize("result", ['"' + "x" * 1024 * 1024 + '"', '"\ud800"'])
-def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: str) -> None:
+def test_a_settlement_that_is_too_large_for_a_request_is_not_sent(run: Run, result: str) -> None:
     big = Settlement(State.COMPLETED, AttemptOutcome.OK, result=result)
     batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
 
@@ -256,7 +256,7 @@ def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: st
     assert [one["proof"]["lease"]["job_id"] for one in body["batch"]] == [2]
 
 
-def test_what_the_server_recorded_otherwise_is_the_reply(run: Run) -> None:
+def test_the_reply_is_the_settlement_that_the_server_has_recorded(run: Run) -> None:
     recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
     differences = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
     asked = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="it failed")
@@ -274,7 +274,7 @@ def test_what_the_server_recorded_otherwise_is_the_reply(run: Run) -> None:
         run(go(server))
 
 
-def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None:
+def test_large_batches_are_sent_in_requests_below_the_limit(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         result = '"' + "x" * 300_000 + '"'
@@ -288,7 +288,7 @@ def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None
     assert [len(body["batch"]) for body in server.bodies] == [3, 3, 1]
 
 
-def test_an_enqueue_says_what_was_enqueued_before_it_failed(run: Run) -> None:
+def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         jobs = [NewJob(task="t") for _ in range(1500)]
@@ -316,7 +316,7 @@ def test_an_enqueue_says_what_was_enqueued_before_it_failed(run: Run) -> None:
         run(go(server))
 
 
-def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
+def test_a_reply_with_leases_of_another_claim_is_refused(run: Run) -> None:
     lent = {
         "lease": {"job_id": 1, "token": "another", "epoch": 1},
         "authorization": "a",
@@ -330,7 +330,7 @@ def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
         claim(server, run)
 
 
-def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> None:
+def test_a_long_poll_may_wait_in_addition_to_the_timeout_of_a_call(run: Run) -> None:
     class Late(Canned):
         def _serve(self, client: socket.socket) -> None:
             with client, suppress(OSError):
@@ -348,7 +348,7 @@ def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> Non
         run(go(server))
 
 
-def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_has_ended(run: Run) -> None:
+def test_a_repeated_settlement_contains_the_proof_of_its_lease(run: Run) -> None:
     lent = {"lease": {"job_id": 7, "token": REQUEST.token, "epoch": 1}, "authorization": "proof", "kind": "record"}
     claims = {"claims": [lent | {"record": {}, "task": "t", "attempts": 1, "max_attempts": 1}]}
 
@@ -373,7 +373,7 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
     assert [body["batch"][0]["proof"]["authorization"] for body in server.bodies if "batch" in body] == ["proof"] * 2
 
 
-def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
+def test_a_call_without_a_connection_was_not_executed(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=20.0))
         patience = store._http._extensions["timeout"]
@@ -394,7 +394,7 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
         run(go(server))
 
 
-def test_progress_is_given_up_in_time(run: Run) -> None:
+def test_sending_progress_stops_at_its_time_limit(run: Run) -> None:
     async def go(server: Canned) -> None:
         heartbeats = HttpStore(server.url).heartbeats()
         assert isinstance(heartbeats, ProgressKeeper)
@@ -406,7 +406,7 @@ def test_progress_is_given_up_in_time(run: Run) -> None:
         run(go(server))
 
 
-def test_much_progress_goes_in_several_requests_below_the_limit(run: Run) -> None:
+def test_many_progress_notes_are_sent_in_requests_below_the_limit(run: Run) -> None:
     async def go(server: Canned) -> None:
         heartbeats = HttpStore(server.url).heartbeats()
         assert isinstance(heartbeats, ProgressKeeper)

@@ -29,7 +29,7 @@ from tests.remote.server.lending import claiming, proof, token_of
 from tests.support.memory_rows import rows_of
 
 
-def test_a_job_is_claimed_kept_and_settled(lend: Lend) -> None:
+def test_a_job_is_claimed_renewed_and_settled(lend: Lend) -> None:
     lending = lend()
     job_id, client = lending.add(payload='{"n": 1}'), lending.client()
     (claim,) = client.claim()
@@ -50,7 +50,7 @@ class Strict(MemoryStore):
     terms = Terms(lease=6.0)
 
 
-def test_the_heartbeat_tells_until_when_the_lease_really_lasts(lend: Lend) -> None:
+def test_a_heartbeat_returns_the_deadline_of_the_lease(lend: Lend) -> None:
     lending = lend(Strict())
     lending.add()
     client = lending.client()
@@ -61,7 +61,7 @@ def test_the_heartbeat_tells_until_when_the_lease_really_lasts(lend: Lend) -> No
 
 
 @pytest.mark.parametrize("lease", [0.3, 1.5])
-def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_seconds(
+def test_the_job_of_a_dead_remote_worker_is_claimable_within_its_lease_and_two_seconds(
     lend: Lend, lease: float
 ) -> None:
     lending = lend()
@@ -73,7 +73,7 @@ def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_
     assert lease <= time.monotonic() - began < lease + 2
 
 
-def test_whoever_saw_a_worker_die_takes_back_what_was_lent_to_it_under_the_same_token(lend: Lend, tokens: Path) -> None:
+def test_a_process_that_saw_a_worker_die_resets_its_jobs_with_the_same_token(lend: Lend, tokens: Path) -> None:
     mine, theirs = token_of(tokens), token_of(tokens, name="theirs")
     lending = lend()
     ids = [lending.add() for _ in range(3)]
@@ -91,7 +91,7 @@ def test_whoever_saw_a_worker_die_takes_back_what_was_lent_to_it_under_the_same_
     assert lending.client(mine).settle(first, second) == ["lost", "lost"]
 
 
-def test_after_a_restart_the_server_knows_who_holds_what(lend: Lend, tokens: Path) -> None:
+def test_a_restarted_server_accepts_earlier_proofs(lend: Lend, tokens: Path) -> None:
     store, token = MemoryStore(), token_of(tokens)
     first = lend(store)
     job_id = first.add()
@@ -102,7 +102,7 @@ def test_after_a_restart_the_server_knows_who_holds_what(lend: Lend, tokens: Pat
     assert (job["job_id"], second.state(job_id)) == (job_id, "queued")
 
 
-def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
+def test_a_settled_job_has_no_holder(lend: Lend) -> None:
     lending = lend()
     lending.add()
     (claim,) = lending.client().claim(worker="w")
@@ -110,7 +110,7 @@ def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
     assert lending.client().post("reset", worker="w").body == {"jobs": []}
 
 
-def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None:
+def test_a_heartbeat_reports_canceled_and_lost_jobs(lend: Lend) -> None:
     store = MemoryStore()
     lending = lend(store)
     lending.add()
@@ -149,7 +149,7 @@ def test_a_claim_token_that_was_used_is_refused(lend: Lend) -> None:
     assert len(client.claim(5)) == 2
 
 
-def test_of_two_equal_claims_at_once_one_is_answered(lend: Lend) -> None:
+def test_one_of_two_simultaneous_equal_claims_is_answered(lend: Lend) -> None:
     lending = lend()
     for _ in range(10):
         lending.add()
@@ -167,7 +167,7 @@ def test_of_two_equal_claims_at_once_one_is_answered(lend: Lend) -> None:
     assert len(clients[0].claim(10)) == 8
 
 
-def test_the_used_tokens_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_claim_tokens_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.remote.server.claims.MAX_USED_TOKENS", 2)
     used = UsedTokens()
     assert [used.add(token) for token in "abcbca"] == [True, True, True, False, False, True]
@@ -183,7 +183,7 @@ def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
     assert claim["lease"]["job_id"] == job_id
 
 
-def test_an_answer_has_five_hundred_records_at_most_once_it_is_known_how_small_they_are(lend: Lend) -> None:
+def test_a_reply_has_at_most_500_records_once_their_size_is_known(lend: Lend) -> None:
     lending = lend()
     store: Any = lending.store
     lending.do(store.jobs.enqueue_many([NewJob(task="t")] * 601))
@@ -191,7 +191,7 @@ def test_an_answer_has_five_hundred_records_at_most_once_it_is_known_how_small_t
     assert [len(client.claim(1000)) for _ in range(3)] == [100, 500, 1]
 
 
-def test_of_large_records_only_as_many_are_claimed_as_fit_into_an_answer(
+def test_large_records_are_claimed_in_numbers_that_fit_into_a_reply(
     lend: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.remote.server.claims.MAX_REPLY_BYTES", 2 * 4096)
@@ -211,7 +211,7 @@ def test_of_large_records_only_as_many_are_claimed_as_fit_into_an_answer(
     assert limits == [8, 2, 2, 2], "the first read six that it handed back; the others none"
 
 
-def test_records_that_would_make_an_answer_too_large_go_back_unspent(
+def test_records_that_do_not_fit_into_a_reply_are_released_without_an_attempt(
     lend: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.remote.server.claims.MAX_REPLY_BYTES", 2500)
@@ -225,7 +225,9 @@ def test_records_that_would_make_an_answer_too_large_go_back_unspent(
     assert [claim["lease"]["job_id"] for claim in client.claim(3)] == ids[2:]  # alone, however large
 
 
-def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_refused_while_too_many_wait_for_the_heartbeat_thread(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lending = lend()
     lending.add()
     client = lending.client()
@@ -254,14 +256,14 @@ def test_jobs_are_enqueued_and_a_keyed_repeat_is_the_same_row(lend: Lend) -> Non
     assert client.get(f"/v1/jobs/{first['ids'][1]}").body["payload"] == "[2]"
 
 
-def test_a_job_that_may_not_be_is_refused_with_its_field(lend: Lend) -> None:
+def test_an_invalid_job_is_refused_with_its_field(lend: Lend) -> None:
     client = lend().client()
     reply = client.post("enqueue", jobs=[{"task": "t"}, {"task": "t", "max_attempts": 0}])
     assert "max_attempts" in reply.refused(400, "invalid job")
     assert client.claim() == []
 
 
-def test_there_is_no_job_of_that_number(lend: Lend) -> None:
+def test_an_unknown_job_is_reported_as_unknown(lend: Lend) -> None:
     client = lend().client()
     for number in ("7", "0", "x", "9" * 30, "-1"):
         client.get(f"/v1/jobs/{number}").refused(404, "unknown")
@@ -298,7 +300,7 @@ def test_a_settlement_that_no_worker_would_send_is_refused(lend: Lend, settlemen
     assert lending.state(job_id) == "processing"
 
 
-def test_an_unsound_result_is_refused_alone(lend: Lend) -> None:
+def test_an_invalid_result_refuses_only_its_settlement(lend: Lend) -> None:
     lending = lend()
     ids = [lending.add(), lending.add()]
     client = lending.client()
@@ -311,7 +313,7 @@ def test_an_unsound_result_is_refused_alone(lend: Lend) -> None:
     assert [lending.state(job_id) for job_id in ids] == ["processing", "completed"]
 
 
-def test_what_a_state_has_no_place_for_is_ignored(lend: Lend) -> None:
+def test_fields_that_a_state_does_not_use_are_ignored(lend: Lend) -> None:
     store = MemoryStore()
     lending = lend(store)
     job_id, client = lending.add(payload="[1]"), lending.client()
@@ -335,7 +337,7 @@ def test_an_error_text_is_cleaned_and_cut(lend: Lend) -> None:
     assert job.last_error.startswith("a�b")
 
 
-def test_due_answers_at_once_or_when_the_store_wakes(lend: Lend) -> None:
+def test_a_poll_is_answered_at_once_or_after_a_wake_up(lend: Lend) -> None:
     lending = lend()
     client = lending.client()
     due = client.post("due").body
@@ -364,7 +366,7 @@ def test_a_wake_up_between_an_empty_claim_and_the_wait_is_not_lost(lend: Lend) -
     assert len(client.claim()) == 1
 
 
-def test_a_wait_without_the_count_that_was_known_is_refused(lend: Lend) -> None:
+def test_a_poll_without_a_wake_count_is_refused(lend: Lend) -> None:
     assert "wake_count" in lend().client().post("due", wait=30).refused(400, "malformed")
 
 
@@ -374,7 +376,7 @@ def test_a_claim_does_not_wait(lend: Lend) -> None:
     assert "wait" in client.post("claim", **claiming(wait=1)).refused(400, "malformed")
 
 
-def test_requests_that_wait_are_bounded_by_token(lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path) -> None:
+def test_waiting_polls_of_a_token_are_limited(lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path) -> None:
     monkeypatch.setattr("stowhand.remote.server.claims.MAX_POLLS_PER_TOKEN", 1)
     one, other = token_of(tokens), token_of(tokens)
     lending = lend()
@@ -393,7 +395,7 @@ def test_requests_that_wait_are_bounded_by_token(lend: Lend, monkeypatch: pytest
     assert client.post("due", wait=0.1, wake_count=known).status == 200
 
 
-def test_conditions_are_refused_by_a_store_that_takes_none(lend: Lend) -> None:
+def test_conditions_are_refused_by_a_store_without_them(lend: Lend) -> None:
     client = lend().client()
     asked = claiming(conditions=[{"column": "size", "op": "<", "value": 3}])
     client.post("claim", **asked).refused(400, "refused")
@@ -417,7 +419,7 @@ def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
     assert all(secret not in words for secret in ("hush", claim["authorization"], claim["lease"]["token"]))
 
 
-def test_the_server_gives_back_the_jobs_of_workers_that_are_gone(lend: Lend) -> None:
+def test_the_server_resets_the_jobs_of_lost_workers(lend: Lend) -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     asyncio.run(store.jobs.enqueue(NewJob(task="t")))
@@ -428,7 +430,7 @@ def test_the_server_gives_back_the_jobs_of_workers_that_are_gone(lend: Lend) -> 
     assert lending.state(claim.lease.job_id) == "queued"
 
 
-def test_terms_and_health_are_told(lend: Lend) -> None:
+def test_the_server_reports_terms_and_health(lend: Lend) -> None:
     client = lend().client()
     terms = client.get("/v1/terms").body
     assert (terms["kind"], terms["logs"], terms["lease"]) == ("queue", False, None)
@@ -486,7 +488,7 @@ class BusyStore(MemoryStore):
         return BusyHeart(connection, connection, None, self._options.history)
 
 
-def test_progress_that_the_store_does_not_take_is_dropped(lend: Lend) -> None:
+def test_progress_is_dropped_if_the_store_does_not_answer(lend: Lend) -> None:
     lending = lend(BusyStore())
     lending.add()
     client = lending.client()
@@ -496,7 +498,7 @@ def test_progress_that_the_store_does_not_take_is_dropped(lend: Lend) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\x00", "", "x" * 200, "a\nb"], ids=["NUL", "empty", "endless", "a line break"])
-def test_tasks_that_cannot_be_are_refused_and_are_no_outage(lend: Lend, name: str) -> None:
+def test_invalid_task_names_are_refused_and_are_no_outage(lend: Lend, name: str) -> None:
     lending = lend()
     client = lending.client()
     for call, body in (("claim", claiming(tasks=[name])), ("due", {"tasks": [name]})):
@@ -513,7 +515,7 @@ class Broken(MemoryStore):
         raise self.error
 
 
-def test_an_error_that_no_store_sent_is_a_bug_and_not_an_outage(lend: Lend) -> None:
+def test_an_error_that_is_not_the_stores_is_a_bug_and_no_outage(lend: Lend) -> None:
     store = Broken()
     lending = lend(store)
     assert "failed" in lending.client().post("due").refused(503, "unreachable")

@@ -76,7 +76,7 @@ def test_an_app_gets_results_and_failures_with_their_class(lend: Lend, tokens: P
     run(scenario())
 
 
-def test_where_nothing_is_kept_no_job_is_made(lend: Lend, run: Run) -> None:
+def test_without_a_history_waiting_for_a_result_enqueues_no_job(lend: Lend, run: Run) -> None:
     store = MemoryStore(options=StoreOptions(history=None))
     lending = lend(store)
     app = remote(lending)
@@ -99,7 +99,7 @@ def test_where_nothing_is_kept_no_job_is_made(lend: Lend, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("scopes", "lacks"), [(("claim", "payload"), "read"), (("read", "enqueue"), "payload")])
-def test_who_may_not_see_a_result_is_refused_by_name(
+def test_reading_results_without_the_scope_is_refused_by_name(
     lend: Lend, tokens: Path, run: Run, scopes: tuple[str, ...], lacks: str
 ) -> None:
     token = token_of(tokens, "w", *scopes)
@@ -118,7 +118,7 @@ def test_who_may_not_see_a_result_is_refused_by_name(
     run(wait())
 
 
-def test_a_job_outside_the_token_is_one_that_never_was(lend: Lend, tokens: Path) -> None:
+def test_a_job_outside_the_token_is_reported_as_unknown(lend: Lend, tokens: Path) -> None:
     ours = token_of(tokens, "ours", *SEERS, tasks=("a",))
     lending = lend()
     client = lending.client(ours)
@@ -131,14 +131,14 @@ def test_a_job_outside_the_token_is_one_that_never_was(lend: Lend, tokens: Path)
     ]
 
 
-def test_what_is_no_job_is_malformed(lend: Lend) -> None:
+def test_a_value_that_is_no_job_is_malformed(lend: Lend) -> None:
     client = lend().client()
     for job_ids in ([0], [2**63], ["x"], [[7, 0]]):
         client.post("ends", job_ids=job_ids).refused(400, "malformed")
     client.post("ends", job_ids=[1] * 1001).refused(400, "malformed")
 
 
-def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> None:
+def test_results_are_requested_again_during_an_outage(lend: Lend, run: Run) -> None:
     store = MemoryStore()
     first = lend(store)
     job_id = first.add()
@@ -162,7 +162,7 @@ def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> Non
     run(wait())
 
 
-def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
+def test_results_are_requested_in_several_calls_if_they_are_many_or_large(
     lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "MAX_ITEMS", 3)
@@ -188,7 +188,7 @@ def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
     run(wait())
 
 
-def test_a_server_is_asked_ten_times_a_second_at_most(run: Run) -> None:
+def test_results_are_requested_at_most_ten_times_a_second(run: Run) -> None:
     async def wait(server: Canned) -> None:
         store = HttpStore(server.url)
         poll = ResultPoll(store.results, SystemClock())

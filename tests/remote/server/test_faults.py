@@ -73,7 +73,7 @@ async def scene(shared_server: SharedServer, tokens: Path | None = None) -> Asyn
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY, Fault.DROP])
-def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
+def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_return_without_an_attempt(
     shared_server: SharedServer, run: Run, fault: Fault
 ) -> None:
     async def go() -> None:
@@ -94,7 +94,9 @@ def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
     run(go())
 
 
-def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server: SharedServer, run: Run) -> None:
+def test_a_claim_that_arrives_after_its_token_was_abandoned_claims_nothing(
+    shared_server: SharedServer, run: Run
+) -> None:
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
@@ -113,7 +115,7 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server
     run(go())
 
 
-def test_a_claim_that_arrives_twice_is_refused_and_abandoned_so_that_its_jobs_come_back(
+def test_a_claim_that_arrives_twice_is_refused_and_abandoned_so_its_jobs_return_to_the_queue(
     shared_server: SharedServer, run: Run
 ) -> None:
     async def go() -> None:
@@ -136,7 +138,7 @@ def test_a_claim_that_arrives_twice_is_refused_and_abandoned_so_that_its_jobs_co
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
-def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(
+def test_a_repeat_reports_the_settlement_whose_reply_was_lost(
     shared_server: SharedServer, run: Run, fault: Fault
 ) -> None:
     async def go() -> None:
@@ -166,7 +168,7 @@ def test_a_settlement_that_arrives_twice_is_recorded_once(shared_server: SharedS
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
-def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_one_job(
+def test_an_enqueue_without_a_reply_is_outcome_unknown_and_its_repeat_with_a_key_makes_one_job(
     shared_server: SharedServer, run: Run, fault: Fault
 ) -> None:
     async def go() -> None:
@@ -181,7 +183,7 @@ def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_on
     run(go())
 
 
-def test_a_lost_reply_to_a_beat_costs_nothing(shared_server: SharedServer, run: Run) -> None:
+def test_a_lost_reply_to_a_heartbeat_has_no_effect(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
@@ -231,7 +233,7 @@ def test_a_lease_under_another_worker_token_changes_nothing(
     run(go())
 
 
-def test_a_token_that_ends_in_the_middle_says_how_to_go_on_and_is_not_shown_again(
+def test_a_token_that_is_revoked_during_work_is_reported_with_a_fix_and_never_shown(
     shared_server: SharedServer, run: Run, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens.json"

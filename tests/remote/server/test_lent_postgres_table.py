@@ -88,7 +88,7 @@ def uploads(shared_server: SharedServer, postgres_url: str, tmp_path: Path) -> U
     return Uploads(shared_server, postgres_url, tmp_path / "tokens.json")
 
 
-def test_commands_run_far_away_and_their_output_is_in_the_record(run: Run, uploads: Uploads) -> None:
+def test_commands_run_on_the_remote_worker_and_their_output_is_in_the_record(run: Run, uploads: Uploads) -> None:
     def commands(record: dict[str, Any]) -> list[Command]:
         code = f"print({record['path']!r}, {record['address']!r}, 's3cret'); raise SystemExit({record['path'] == 'c'})"
         return [Command("say", [sys.executable, "-c", code])]
@@ -161,7 +161,7 @@ async def _nothing(ctx: Attempt[Any], record: Any) -> None:
     pass
 
 
-def test_a_handler_far_away_puts_its_own_record_back_and_no_other(run: Run, uploads: Uploads) -> None:
+def test_a_remote_handler_requeues_only_its_own_record(run: Run, uploads: Uploads) -> None:
     again: list[str] = []
 
     async def handle(ctx: Attempt[Any], record: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend
     assert "uploads" in lending.heard(StoreCallFailed)[-1].error
 
 
-def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: Run, uploads: Uploads) -> None:
+def test_conditions_are_limited_by_the_token_and_another_token_changes_nothing(run: Run, uploads: Uploads) -> None:
     limited = make_token(uploads.tokens, "x", "claim", tasks=("other",))
 
     async def go() -> None:
@@ -219,7 +219,7 @@ def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: R
     assert uploads.sql("SELECT DISTINCT state FROM uploads") == [(State.PROCESSING.value,)]
 
 
-def test_nobody_waits_for_the_end_of_a_record(lend: Lend, run: Run, uploads: Uploads) -> None:
+def test_records_of_a_table_have_no_results(lend: Lend, run: Run, uploads: Uploads) -> None:
     lending = lend(TableStore(uploads.url, TableOptions(name="uploads", table_name="uploads")))
 
     async def wait() -> None:

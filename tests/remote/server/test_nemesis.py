@@ -71,7 +71,7 @@ def test_a_server_killed_between_a_claim_and_its_reply_loses_nothing(
     run(go())
 
 
-def test_whatever_befalls_the_line_and_the_server_each_job_is_settled_once(
+def test_each_job_is_settled_once_despite_network_and_server_failures(
     serving: Serving, postgres_url: str, token: str, run: Run
 ) -> None:
     rng = random.Random(4)

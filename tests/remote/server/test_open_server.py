@@ -22,7 +22,7 @@ from tests.remote.server.lending import claiming
         {"via": "1.1 proxy"},
     ],
 )
-def test_whoever_does_not_ask_for_localhost_is_refused(lend: Lend, headers: dict[str, str]) -> None:
+def test_requests_to_another_host_than_localhost_are_refused(lend: Lend, headers: dict[str, str]) -> None:
     client = lend().client()
     client.ask("POST", "/v1/claim", json.dumps(claiming()).encode(), **headers).refused(403, "out of scope")
 

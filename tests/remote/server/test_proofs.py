@@ -30,7 +30,7 @@ def test_a_proof_is_good_for_one_worker_token_one_job_one_claim_one_epoch_and_on
     assert Proofs(b"k" * 32).lease(ADA, good) == found
 
 
-def test_a_claim_token_stands_for_another_one_under_each_worker_token() -> None:
+def test_each_worker_token_maps_a_claim_token_to_another_store_token() -> None:
     token, proofs = str(uuid.uuid4()), Proofs(b"k" * 32)
     assert len({token, proofs.store_token(ADA, token), proofs.store_token(BOB, token)}) == 3
     assert proofs.store_token(ADA, token.upper()) == proofs.store_token(ADA, token)

@@ -29,20 +29,18 @@ from tests.remote.server.lending import token_of
         (("0.0.0.0/0",), "", "1.2.3.4", ""),
     ],
 )
-def test_the_address_that_asked(networks: tuple[str, ...], peer: str, told: str, client: str) -> None:
+def test_the_address_of_the_client(networks: tuple[str, ...], peer: str, told: str, client: str) -> None:
     headers = {"x-forwarded-for": told} if told else {}
     assert Proxies(networks).client(peer, headers) == client
 
 
 @pytest.mark.parametrize("network", ["", "proxy", "10.0.0.0/99", "1.2.3"])
-def test_what_is_no_network_is_refused_by_name(network: str) -> None:
+def test_an_invalid_network_is_refused_by_name(network: str) -> None:
     with pytest.raises(ConfigurationError, match="--trust-from"):
         Proxies([network])
 
 
-def test_a_program_of_this_machine_does_not_choose_its_address(
-    lend: Lend, tokens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_program_cannot_forge_its_address(lend: Lend, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By addresses of its own making it would never meet the brake, and would write them into the log."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     token_of(tokens)
@@ -56,7 +54,7 @@ def test_a_program_of_this_machine_does_not_choose_its_address(
     assert {event.address for event in lending.heard(RequestAnswered)} == {"127.0.0.1"}
 
 
-def test_a_proxy_that_was_named_says_who_asked(lend: Lend, tokens: Path) -> None:
+def test_a_trusted_proxy_reports_the_address_of_its_client(lend: Lend, tokens: Path) -> None:
     token_of(tokens)
     lending = lend(trust_from=("127.0.0.1",))
     client = lending.client("stow_0_x")

@@ -19,7 +19,7 @@ def audit(lending: Lending) -> list[str]:
     return [word for event in lending.heard(RemoteCallAudited) if event.call == "settle" for word in event.verdicts]
 
 
-def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:
+def test_recorded_settlements_are_replied_audited_and_counted(lend: Lend) -> None:
     store = MemoryStore()
     lending = lend(store, counts=True)
     canceled, refused, lost = lending.add(), lending.add(), lending.add()

@@ -52,7 +52,7 @@ class Lender:
         }
 
 
-def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> None:
+def test_a_repeated_settlement_is_counted_once(run: Run) -> None:
     async def lend() -> None:
         lender = Lender()
         claims = await lender.claim(4)
@@ -74,7 +74,7 @@ def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> Non
     run(lend())
 
 
-def test_of_what_another_server_lent_only_the_number_is_known(run: Run) -> None:
+def test_leases_of_an_earlier_server_are_counted_without_task(run: Run) -> None:
     async def lend() -> None:
         lender = Lender()
         await lender.claim()
@@ -95,7 +95,7 @@ def test_resets_are_counted(run: Run) -> None:
     run(lend())
 
 
-def test_of_a_table_nothing_is_counted(run: Run) -> None:
+def test_a_table_is_not_counted(run: Run) -> None:
     async def lend() -> None:
         lender = Lender(is_kept=False)
         (claim,) = await lender.claim()
@@ -105,7 +105,7 @@ def test_of_a_table_nothing_is_counted(run: Run) -> None:
     run(lend())
 
 
-def test_a_server_that_stops_has_written_what_its_workers_did(run: Run, tokens: Path) -> None:
+def test_a_stopping_server_writes_the_counts_of_its_workers(run: Run, tokens: Path) -> None:
     store = MemoryStore()
 
     async def act(attempt: object, job: object) -> None: ...

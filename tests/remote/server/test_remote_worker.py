@@ -78,7 +78,7 @@ async def until(reached: Callable[[], object], seconds: float = 25.0) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_its_poll_open(
+def test_an_idle_worker_is_woken_at_once_with_few_requests_and_stops_during_a_poll(
     shared_server: SharedServer, run: Run
 ) -> None:
     async def go() -> None:
@@ -109,7 +109,7 @@ def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_i
     run(go())
 
 
-def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(shared_server: SharedServer, run: Run) -> None:
+def test_a_cancellation_in_the_store_reaches_a_remote_handler(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, began = MemoryStore(), asyncio.Event()
 
@@ -131,9 +131,7 @@ def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(shared_serve
     run(go())
 
 
-def test_what_a_handler_far_away_says_of_its_progress_is_kept_with_the_job(
-    shared_server: SharedServer, run: Run
-) -> None:
+def test_progress_of_a_remote_handler_is_recorded_with_the_job(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, seen = MemoryStore(), asyncio.Event()
 
@@ -154,7 +152,7 @@ def test_what_a_handler_far_away_says_of_its_progress_is_kept_with_the_job(
     run(go())
 
 
-def test_a_worker_far_away_declares_the_queues_of_its_tasks(shared_server: SharedServer, run: Run) -> None:
+def test_a_remote_worker_declares_the_queues_of_its_tasks(shared_server: SharedServer, run: Run) -> None:
     store = MemoryStore()
     url = shared_server.lend(store)
     app = App(url)
@@ -302,9 +300,7 @@ def test_a_worker_made_before_its_store_is_open_keeps_the_terms_of_the_table(
     assert sorted(starts) == [1, 2, 3]
 
 
-def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_opening_a_store_waits_for_a_starting_server(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tried: list[str] = []
 
     async def go() -> None:
@@ -332,7 +328,7 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
     assert len(tried) == 3
 
 
-def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(shared_server: SharedServer, run: Run) -> None:
+def test_a_worker_waits_for_a_server_that_is_away_at_its_start(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, done = MemoryStore(), asyncio.Event()
 
@@ -359,7 +355,7 @@ async def _nothing(ctx: Attempt[Any], record: Any) -> None:
     pass
 
 
-def test_an_app_works_on_a_lent_store_and_leaves_what_recurs_to_others(
+def test_an_app_works_on_a_lent_store_without_scheduling(
     shared_server: SharedServer, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = tmp_path / "tokens.json"

@@ -106,7 +106,7 @@ def test_an_unknown_field_is_refused_at_every_level(client: Client, call: str, b
         ),
     ],
 )
-def test_a_wrong_field_of_a_job_is_answered_with_the_right_one(
+def test_an_invalid_field_of_a_job_is_answered_with_advice(
     client: Client, field: dict[str, object], words: str
 ) -> None:
     reply = client.post("enqueue", jobs=[{"task": "a", **field}])
@@ -114,7 +114,7 @@ def test_a_wrong_field_of_a_job_is_answered_with_the_right_one(
     assert "docs/reference/http.md" in reply.body["fix"]
 
 
-def test_wrong_methods_and_calls_are_told(client: Client) -> None:
+def test_wrong_methods_and_unknown_calls_are_refused(client: Client) -> None:
     reply = client.get("/v1/claim")
     reply.refused(405, "method")
     assert "POST" in reply.headers["allow"]
@@ -124,12 +124,12 @@ def test_wrong_methods_and_calls_are_told(client: Client) -> None:
     client.get("/v1/jobs/1/2").refused(404, "unknown")
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(shared: Lending) -> None:
+def test_a_body_with_a_too_large_content_length_is_refused_unread(shared: Lending) -> None:
     head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
     assert "413" in status_of(shared, head.encode())
 
 
-def test_a_body_that_grows_too_large_is_refused_on_the_way(shared: Lending) -> None:
+def test_a_body_that_exceeds_the_limit_is_refused_while_it_is_read(shared: Lending) -> None:
     head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     assert "413" in status_of(shared, head.encode() + chunk * 17)
@@ -178,7 +178,7 @@ TWO_LENGTHS = b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46
         TWO_LENGTHS + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
+def test_a_request_that_is_not_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
     with connect(shared) as sock:
         sock.sendall(raw)
         said = read_all(sock)
@@ -186,7 +186,7 @@ def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, r
         assert said.count(b"HTTP/1.1 ") == 1
 
 
-def test_whoever_sends_a_body_a_byte_at_a_time_is_cut_off(shared: Lending, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_arrives_too_slowly_is_refused(shared: Lending, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT_SECONDS", 0.3)
     head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 5000\r\n\r\n".encode()
     with connect(shared) as sock:
@@ -196,7 +196,7 @@ def test_whoever_sends_a_body_a_byte_at_a_time_is_cut_off(shared: Lending, monke
 
 
 @pytest.mark.parametrize("job_id", [None, [], {}, [[1]], True, 1.5, "x" * 1000, -(2**63)])
-def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: object) -> None:
+def test_a_lease_with_an_invalid_id_is_lost(client: Client, job_id: object) -> None:
     proof = {"lease": {"job_id": job_id, "token": "t", "epoch": 1}, "authorization": "é"}
     settlement = {"state": "completed", "ended": "ok"}
     assert client.post("heartbeat", leases=[proof], lease=30.0).body["lost"] == [[job_id, "t"]]
@@ -204,17 +204,17 @@ def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: obje
     assert client.post("release", leases=[proof]).body["lost"] == [[job_id, "t"]]
 
 
-def test_a_wait_is_at_most_half_a_minute(client: Client) -> None:
+def test_a_poll_waits_at_most_30_seconds(client: Client) -> None:
     assert "wait" in client.post("due", wait=31, wake_count="").refused(400, "malformed")
 
 
-def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:
+def test_numbers_outside_their_range_are_refused(client: Client) -> None:
     body = json.dumps(claiming()).encode()
     for number in (b"1" + b"0" * 5000, b"1e999", b"-1e308"):
         client.ask("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
 
 
-def test_a_poll_may_wait_longer_than_a_request_may_take_to_come(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_may_wait_longer_than_the_read_timeout(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT_SECONDS", 0.2)
     client = lend().client()
     known = client.post("due").body["wake_count"]

@@ -37,18 +37,18 @@ def test_another_address_with_tokens_is_served(lend: Lend, tokens: Path) -> None
     client.close()
 
 
-def test_a_file_of_tokens_that_was_named_must_hold_some(lend: Lend) -> None:
+def test_a_named_tokens_file_must_contain_tokens(lend: Lend) -> None:
     with pytest.raises(ConfigurationError, match="no tokens yet"):
         lend(tokens_required=True)
 
 
-def test_a_port_that_is_taken_is_told(lend: Lend) -> None:
+def test_a_port_in_use_is_refused(lend: Lend) -> None:
     port = int(lend().url.rpartition(":")[2])
     with pytest.raises(StowhandError, match="give another port"):
         lend(port=port)
 
 
-def test_a_name_that_is_none_is_told(lend: Lend) -> None:
+def test_an_unknown_host_is_refused(lend: Lend) -> None:
     with pytest.raises(ConfigurationError, match="--host"):
         lend(host="no such host")
 
@@ -79,9 +79,7 @@ def test_a_certificate_serves_https(lend: Lend, tokens: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("cert", "key"), [(None, "key.pem"), ("nothing.pem", None), ("key.pem", None)])
-def test_a_certificate_that_cannot_be_used_is_told(
-    lend: Lend, tmp_path: Path, cert: str | None, key: str | None
-) -> None:
+def test_an_unusable_certificate_is_refused(lend: Lend, tmp_path: Path, cert: str | None, key: str | None) -> None:
     (tmp_path / "key.pem").write_text("no key")
     with pytest.raises(ConfigurationError, match="--tls-"):
         lend(tls_cert=cert and tmp_path / cert, tls_key=key and tmp_path / key)
@@ -90,7 +88,7 @@ def test_a_certificate_that_cannot_be_used_is_told(
 @pytest.mark.parametrize(
     ("hard", "fits", "asked_for"), [(2000, 1000, 1512), (800, 288, 800), (100, 1, 100)], ids=["enough", "few", "none"]
 )
-def test_there_are_no_more_connections_than_files(hard: int, fits: int, asked_for: int) -> None:
+def test_connections_are_limited_by_open_files(hard: int, fits: int, asked_for: int) -> None:
     code = (
         "import resource as r; from stowhand.http_server import connection_limit;"
         f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard}));"
@@ -135,7 +133,7 @@ class Broken(MemoryStore):
         return SchemaStatus(installed=1, expected=1)
 
 
-def test_a_store_that_is_away_is_told_without_its_address(lend: Lend) -> None:
+def test_an_unreachable_store_is_reported_without_its_address(lend: Lend) -> None:
     store = Broken()
     lending = lend(store)
     client = lending.client()
@@ -148,7 +146,7 @@ def test_a_store_that_is_away_is_told_without_its_address(lend: Lend) -> None:
     assert client.get("/healthz").status == 200
 
 
-def test_a_bug_is_told_as_one(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported_as_a_bug(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Broken()
     lending = lend(store)
 

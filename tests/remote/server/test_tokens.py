@@ -21,7 +21,7 @@ from tests.remote.server.lending import claiming, proof, token_of
 EVERYTHING = ("claim", "enqueue", "read", "payload")
 
 
-def test_without_its_token_nobody_is_let_in(lend: Lend, tokens: Path) -> None:
+def test_a_request_without_a_token_is_refused(lend: Lend, tokens: Path) -> None:
     good = token_of(tokens)
     lending = lend()
     assert lending.client(good).claim() == []
@@ -31,7 +31,7 @@ def test_without_its_token_nobody_is_let_in(lend: Lend, tokens: Path) -> None:
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-def test_an_expired_and_a_revoked_token_are_refused_in_the_same_words(lend: Lend, tokens: Path) -> None:
+def test_expired_and_revoked_tokens_are_refused_with_the_same_message(lend: Lend, tokens: Path) -> None:
     expired, revoked = token_of(tokens, "a", expires=-1), token_of(tokens, "b")
     token_id = revoked.split("_")[1]
     lending = lend()
@@ -70,7 +70,7 @@ def test_a_token_made_later_closes_an_open_server_for_good(lend: Lend, tokens: P
     lending.client(token).get("/v1/terms").refused(401, "unauthorized")
 
 
-def test_scopes_of_a_later_version_are_read_and_give_nothing(lend: Lend, tokens: Path) -> None:
+def test_scopes_of_a_later_version_are_read_and_grant_nothing(lend: Lend, tokens: Path) -> None:
     """A server of before them reads a file that has ``act`` and ``add`` in the same way."""
     token = token_of(tokens, "a", "read", "of-tomorrow")
     client = lend().client(token)
@@ -78,14 +78,14 @@ def test_scopes_of_a_later_version_are_read_and_give_nothing(lend: Lend, tokens:
     client.post("claim", **claiming()).refused(403, "out of scope")
 
 
-def test_the_scopes_of_the_dashboard_give_nothing_here(lend: Lend, tokens: Path) -> None:
+def test_the_scopes_of_the_dashboard_grant_no_call(lend: Lend, tokens: Path) -> None:
     client = lend().client(token_of(tokens, "a", "act", "add"))
     client.post("claim", **claiming()).refused(403, "out of scope")
     client.post("enqueue", jobs=[{"task": "t"}]).refused(403, "out of scope")
     client.get("/v1/jobs/1").refused(403, "out of scope")
 
 
-def test_tokens_known_before_hold_when_the_file_is_spoilt(lend: Lend, tokens: Path) -> None:
+def test_known_tokens_stay_valid_while_the_file_is_broken(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens)
     lending = lend()
     tokens.write_text("{")
@@ -111,7 +111,7 @@ def test_a_call_beyond_the_scopes_is_refused_by_name(
     assert f"the scope {lacks}" in client.post(call, **body).refused(403, "out of scope")
 
 
-def test_a_look_at_a_job_wants_read_and_its_payload_more(lend: Lend, tokens: Path) -> None:
+def test_reading_a_job_requires_the_scope_read_and_its_payload_another(lend: Lend, tokens: Path) -> None:
     seers = {scopes: token_of(tokens, "x", *scopes) for scopes in (("claim",), ("read",), ("read", "payload"))}
     lending = lend()
     job_id = lending.add(payload='"secret"')
@@ -122,7 +122,7 @@ def test_a_look_at_a_job_wants_read_and_its_payload_more(lend: Lend, tokens: Pat
     assert answers[("read", "payload")].body["payload"] == '"secret"'
 
 
-def test_a_claim_for_any_task_brings_those_of_the_token_only(lend: Lend, tokens: Path) -> None:
+def test_a_claim_for_any_task_returns_only_tasks_of_the_token(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens, "a", "claim", tasks=("a", "b"))
     lending = lend()
     for task in ("a", "b", "c"):
@@ -175,9 +175,7 @@ def test_enqueueing_is_limited_to_tasks_and_serial_keys(lend: Lend, tokens: Path
     client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
 
 
-def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_declares_it(
-    lend: Lend, tokens: Path
-) -> None:
+def test_a_failure_job_needs_the_same_rights_unless_the_server_declares_it(lend: Lend, tokens: Path) -> None:
     app = App("memory://")
 
     @app.task
@@ -218,7 +216,7 @@ def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tok
     assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).status == 200
 
 
-def test_a_key_that_was_taken_for_a_period_does_not_reach_what_has_completed_there(lend: Lend, tokens: Path) -> None:
+def test_a_key_kept_for_a_period_does_not_reveal_a_completed_job_outside_the_token(lend: Lend, tokens: Path) -> None:
     unique = {"key": "k", "key_mode": "unique", "unique_period": 60.0}
     lending = lend()
     everyone = lending.client(token_of(tokens, "all", "claim", "enqueue"))
@@ -276,7 +274,7 @@ def test_a_lease_can_be_settled_and_a_token_released_after_a_restart(lend: Lend,
     assert client.claim(1, token) == []
 
 
-def test_wrong_tokens_from_one_address_are_told_to_wait_and_good_ones_are_not(lend: Lend, tokens: Path) -> None:
+def test_an_address_with_many_wrong_tokens_must_wait_but_valid_tokens_need_not(lend: Lend, tokens: Path) -> None:
     good = token_of(tokens)
     lending = lend()
     client = lending.client("stow_x_y")
@@ -287,7 +285,7 @@ def test_wrong_tokens_from_one_address_are_told_to_wait_and_good_ones_are_not(le
     assert len(lending.heard(InvalidTokensSent)) == 1
 
 
-def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
+def test_no_secret_is_logged_or_stored(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens)
     lending = lend()
     lending.client(token).get("/v1/terms")
@@ -301,7 +299,7 @@ def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_was_refused_for_its_mode_counts_when_that_is_mended(lend: Lend, tokens: Path) -> None:
+def test_a_tokens_file_counts_once_its_mode_is_fixed(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens)
     lending = lend()
     client = lending.client(token)
@@ -317,14 +315,14 @@ def test_a_file_that_was_refused_for_its_mode_counts_when_that_is_mended(lend: L
     client.get("/v1/terms").refused(401, "unauthorized")
 
 
-def test_a_file_that_others_may_open_is_refused(tokens: Path) -> None:
+def test_a_tokens_file_that_other_users_can_open_is_refused(tokens: Path) -> None:
     token_of(tokens)
     tokens.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
         TokenFile(tokens).read()
 
 
-def test_programs_that_change_the_file_at_once_do_not_undo_each_other(tokens: Path) -> None:
+def test_concurrent_changes_of_the_tokens_file_are_all_kept(tokens: Path) -> None:
     threads = [threading.Thread(target=lambda: [token_of(tokens) for _ in range(5)]) for _ in range(4)]
     for thread in threads:
         thread.start()
