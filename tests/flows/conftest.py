@@ -1,4 +1,4 @@
-"""What tests of flows share."""
+"""Fixtures of the tests of flows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the flow's jobs are."""
+    """URL of the flow's store."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/flow.db"
     url: str = request.getfixturevalue(f"{request.param}_url")

@@ -1,4 +1,4 @@
-"""What whole flows are tried with: three queues in a row, and when every job is through them."""
+"""Tools for tests of whole flows: a flow of three queues, and waits until its jobs have passed them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stowhand.flows.step_handler import WorkerFunction
 
 NAMES = ("first", "second", "third")
 WAIT = 0.2
-"""Seconds that an idle worker blocks in these tests."""
+"""Seconds for which an idle worker blocks in these tests."""
 Passed = Counter[tuple[str, str]]
-"""How often each job was executed in each queue."""
+"""Number of executions of each job in each queue."""
 
 
 def counting(passed: Passed) -> WorkerFunction:
@@ -29,7 +29,10 @@ def counting(passed: Passed) -> WorkerFunction:
 
 
 def holding_first(passed: Passed) -> tuple[asyncio.Semaphore, asyncio.Event, WorkerFunction]:
-    """Holds each job in ``first``: released once for each that is held; until when; and the function, which counts."""
+    """Return a worker function that counts, and holds each job in ``first`` until the returned event is set.
+
+    The returned semaphore is released once for each held job.
+    """
     held, go_on = asyncio.Semaphore(0), asyncio.Event()
     count = counting(passed)
 
@@ -43,7 +46,7 @@ def holding_first(passed: Passed) -> tuple[asyncio.Semaphore, asyncio.Event, Wor
 
 
 def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 2), lock_time: float = 10) -> Flow:
-    """Three queues without a retry: a job that was lost on the way, and taken for that, has failed."""
+    """Return a flow of three queues without retries: a job that was lost and reset has failed."""
     following = (*NAMES[1:], None)
     queues = [Queue(name, next_queue=then) for name, then in zip(NAMES, following, strict=True)]
     flow = Flow("demo", url, queues=queues, events=Events())
@@ -53,12 +56,12 @@ def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 
 
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    while not await reached():  # noqa: ASYNC110 - asked of the server
+    while not await reached():  # noqa: ASYNC110 - the server must be queried
         await asyncio.sleep(0.02)
 
 
 async def through(flow: Flow, ids: Sequence[str], passed: Passed | None = None, last: str = "third") -> None:
-    """Wait until each has left the last queue; ``passed``: having been executed once in every queue."""
+    """Wait until each job has completed the last queue. ``passed``: assert one execution in every queue."""
 
     async def reached() -> bool:
         jobs = await flow.get_jobs(ids)
@@ -73,7 +76,7 @@ async def through(flow: Flow, ids: Sequence[str], passed: Passed | None = None, 
 
 
 async def patient(call: Callable[[], Awaitable[Any]]) -> Any:
-    """What a program does that meets an outage."""
+    """Repeat a call until the store can be reached."""
     while True:
         try:
             return await call()

@@ -1,4 +1,4 @@
-"""Every test of this folder runs on memory, SQLite and PostgreSQL, in a time that stands still until it is moved."""
+"""Every test of this folder runs on memory, SQLite and PostgreSQL, with a manual clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
-from tests.flows.queue.harness import Harness, MakeHarness, Still
+from tests.flows.queue.harness import Harness, MakeHarness, ManualTime
 from tests.support.databases import Databases
 from tests.support.emptying import empty
 from tests.support.schema import install
@@ -19,7 +19,7 @@ from tests.support.schema import install
 
 @pytest.fixture(scope="session")
 def flow_database(postgres_server: Databases) -> Iterator[str]:
-    """One for all tests of this folder in this process."""
+    """URL of one database for all tests of this folder in this process."""
     url = postgres_server.create_database()
     install(url)
     yield url
@@ -28,7 +28,7 @@ def flow_database(postgres_server: Databases) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store's URL; without jobs."""
+    """URL of a store without jobs."""
     if request.param == "postgres":
         url: str = request.getfixturevalue("flow_database")
         with psycopg.connect(url, autocommit=True) as connection:
@@ -39,10 +39,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def harness(place: str) -> MakeHarness:
-    """Makes a harness for a flow of these queues."""
+    """Return a function that makes a harness for a flow of these queues."""
 
     def make(*queues: object, history: float | None = 86_400.0, **shape: object) -> Harness:
-        time = Still()
+        time = ManualTime()
         options = StoreOptions(history=history, pinned=time.now, synchronous="NORMAL")
         store = MemoryStore(options=options) if place == "memory" else open_store(place, options)
         return Harness(store, time, queues, shape)

@@ -1,4 +1,4 @@
-"""A flow whose steps are run one by one, so that a test can come between any two of them."""
+"""A flow whose steps a test runs one by one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MakeHarness(Protocol):
     def __call__(self, *queues: object, history: float | None = 86_400.0, **shape: object) -> Harness: ...
 
 
-def noting(given: list[dict[str, Any]], result: object) -> Callable[[FlowJob], object]:
-    """A worker function that notes what it is given."""
+def recording(given: list[dict[str, Any]], result: object) -> Callable[[FlowJob], object]:
+    """Return a worker function that records the attributes of its jobs."""
 
     def function(job: FlowJob) -> object:
         given.append(dict(job))
@@ -40,8 +40,8 @@ def noting(given: list[dict[str, Any]], result: object) -> Callable[[FlowJob], o
     return function
 
 
-class Still:
-    """Time that stands still until it is moved."""
+class ManualTime:
+    """Clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self._now = START
@@ -54,7 +54,7 @@ class Still:
 
 
 class Run:
-    """One execution of a step that has not been recorded yet."""
+    """One execution of a step that has not been settled yet."""
 
     def __init__(
         self, harness: Harness, queue: str, claim: Claim[Any], outcome: Outcome, settlement: Settlement
@@ -71,7 +71,7 @@ class Run:
         return verdict
 
     async def wake_parent(self) -> None:
-        """What a child's worker does when the end is recorded."""
+        """Wake the parent, as the worker of a child does after the settlement."""
         flow_queue = self.harness.engine.shape.find_queue(self.queue)
         await self.harness.engine.on_child_end(
             flow_queue, self.harness.engine.job(flow_queue, Attempt(self.claim, 0.0), self.claim.record)
@@ -81,9 +81,9 @@ class Run:
 
 
 class Harness:
-    """The engine, its store, and their time."""
+    """Engine, store and clock of one flow."""
 
-    def __init__(self, store: QueueStore, time: Still, queues: Sequence[Any], shape: dict[str, Any]) -> None:
+    def __init__(self, store: QueueStore, time: ManualTime, queues: Sequence[Any], shape: dict[str, Any]) -> None:
         self.store, self.time = store, time
         self.engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(queues), **shape))
         self.warnings: Sequence[str] = ()
@@ -111,7 +111,7 @@ class Harness:
         return await store.claim(ClaimRequest(worker=worker, token=str(uuid.uuid4()), limit=limit, lease=30.0))
 
     async def begin(self, queue: str, function: Callable[[Any], object] | None = None) -> Run | None:
-        """Claim the next job and execute it. ``None``: none is due."""
+        """Claim the next job and execute it. Return ``None`` if none is due."""
         claims = await self.claim(queue)
         return await self.execute(queue, claims[0], function) if claims else None
 
@@ -129,7 +129,7 @@ class Harness:
         return Run(self, queue, claim, outcome, judge.settle(ctx, outcome))
 
     async def step(self, queue: str, function: Callable[[Any], object] | None = None) -> Run:
-        """Claim, execute, record, and tell a parent."""
+        """Claim, execute and settle the next job, and wake its parent."""
         run = await self.begin(queue, function)
         assert run is not None, f"nothing is due in {queue}"
         assert await run.settle() is Verdict.SETTLED
@@ -138,13 +138,13 @@ class Harness:
         return run
 
     async def due(self, queue: str) -> int:
-        """How many wait in a queue and may run now."""
-        return sum(each.waiting for each in await self.engine.counts() if each.queue == queue)
+        """Return the number of jobs in a queue that may run now."""
+        return sum(count.waiting for count in await self.engine.counts() if count.queue == queue)
 
     async def states(self, queue: str) -> dict[str, int]:
-        """What is not zero of a queue's counts."""
-        found = dict.fromkeys(("waiting", "processing", "delayed", "parked", "failed"), 0)
-        for each in await self.engine.counts():
-            if each.queue == queue:
-                found = {name: number + (getattr(each, name) or 0) for name, number in found.items()}
-        return {name: number for name, number in found.items() if number}
+        """Return the counts of a queue by state, without zeros."""
+        totals = dict.fromkeys(("waiting", "processing", "delayed", "parked", "failed"), 0)
+        for count in await self.engine.counts():
+            if count.queue == queue:
+                totals = {name: number + (getattr(count, name) or 0) for name, number in totals.items()}
+        return {name: number for name, number in totals.items() if number}

@@ -15,7 +15,7 @@ from stowhand.protocols.flow_shape import Queue
 from stowhand.protocols.flow_tables import ParentWakeup
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.flows.queue.harness import Harness, MakeHarness, noting
+from tests.flows.queue.harness import Harness, MakeHarness, recording
 
 MANY = 8_500
 PARAMS, NAMES = "children:parent:params", "children:parent:jobs"
@@ -90,7 +90,7 @@ def test_a_long_list_of_parameters_is_stored_separately_and_read_by_all(
             await at.step("parent:kid", lambda job: {"length": len(job["text"])})
             await at.step("parent")
             given: list[dict[str, Any]] = []
-            await at.step("after", noting(given, {}))
+            await at.step("after", recording(given, {}))
             assert given == [{"id": job_id, PARAMS: LONG, "m": 1}]
             (child,) = await at.engine.children(job_id, "parent", 0, 9)
             assert child["length"] == 70_000

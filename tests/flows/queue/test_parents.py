@@ -16,7 +16,7 @@ from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables, ParentWakeup
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
-from tests.flows.queue.harness import Harness, MakeHarness, noting
+from tests.flows.queue.harness import Harness, MakeHarness, recording
 
 KIDS = (
     Queue(
@@ -52,7 +52,7 @@ def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: Ma
             assert await at.states("parent") == {"parked": 1}
             assert [each.state for each in await at.engine.positions("parent", 9)] == ["parked"]
             given: list[dict[str, Any]] = []
-            await at.step("parent:other", noting(given, {"r": 20}))
+            await at.step("parent:other", recording(given, {"r": 20}))
             assert given[0].items() >= {"n": 2, "priority": 2, "correlationId": "corr"}.items()
             assert given[0]["flowName"] == "parent:other"
             assert "childName" not in given[0]

@@ -15,7 +15,7 @@ from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.flows.queue.harness import Harness, MakeHarness, Still, noting
+from tests.flows.queue.harness import Harness, MakeHarness, ManualTime, recording
 
 THREE = (
     Queue("first", next_queue="second", attributes_to_get=("userId", "n", "gone")),
@@ -30,8 +30,8 @@ def test_a_job_passes_every_queue_once_and_keeps_every_result(harness: MakeHarne
             given: list[dict[str, Any]] = []
 
             job_id = await at.create({"userId": 1, "n": 3, "text": 'a "b"', "nothing": None}, correlation_id="corr-1")
-            await at.step("first", noting(given, {"x": 1}))
-            await at.step("second", noting(given, None))
+            await at.step("first", recording(given, {"x": 1}))
+            await at.step("second", recording(given, None))
             assert await at.read(job_id) == {
                 "id": job_id,
                 "userId": 1,
@@ -41,7 +41,7 @@ def test_a_job_passes_every_queue_once_and_keeps_every_result(harness: MakeHarne
                 "correlationId": "corr-1",
                 "completed-queue": "second",
             }
-            await at.step("third", noting(given, {"done": True, "n": 4}))
+            await at.step("third", recording(given, {"done": True, "n": 4}))
             end = {"id": job_id, "userId": 1, "text": 'a "b"', "x": 1, "correlationId": "corr-1", "n": 4}
             assert await at.read(job_id) == {**end, "done": True, "completed-queue": "third"}
             assert given[0] == {"id": job_id, "userId": 1, "n": 3, "gone": None}
@@ -84,7 +84,7 @@ def test_a_result_chooses_the_next_queue_of_this_flow_or_fails_the_job(harness: 
             assert (await at.due("second"), await at.due("third")) == (0, 1)
             for wrong in ("fourth", "third:kid"):
                 job_id = await at.create()
-                await at.step("first", noting([], {"x": 1, "next_queue": wrong}))
+                await at.step("first", recording([], {"x": 1, "next_queue": wrong}))
                 job = await at.read(job_id)
                 assert job is not None
                 assert "x" not in job
@@ -227,7 +227,7 @@ def test_a_payload_that_cannot_be_read_fails_alone(harness: MakeHarness, run: Ru
 
 def test_an_outage_uses_no_attempt(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        time = Still()
+        time = ManualTime()
         async with Harness(MemoryStore(options=StoreOptions(pinned=time.now)), time, THREE, {}) as at:
             await at.create()
 

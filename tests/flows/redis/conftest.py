@@ -1,4 +1,4 @@
-"""Servers that several tests of Redis share."""
+"""Fixtures of the tests on Redis."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.valkey_groups import RedisCluster
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[RedisCluster]:
-    """Three nodes, one cluster per process of the test run."""
+    """Cluster of three nodes, shared by the tests of one process."""
     with RedisCluster(find_redis()) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def redis_cluster(shared_cluster: RedisCluster) -> Iterator[RedisCluster]:
-    """The cluster, empty."""
+    """Empty cluster."""
     shared_cluster.flush()
     yield shared_cluster
     shared_cluster.flush()
@@ -28,13 +28,13 @@ def redis_cluster(shared_cluster: RedisCluster) -> Iterator[RedisCluster]:
 
 @pytest.fixture(params=VARIANTS)
 def harness(request: pytest.FixtureRequest, redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
-    """An empty flow, in each layout."""
+    """Harness of an empty flow, in each layout."""
     yield from _harness(redis_server, redis_url, request.param)
 
 
 @pytest.fixture
 def plain_harness(redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
-    """An empty flow in the classic layout, where the layout does not matter."""
+    """Harness of an empty flow in the classic layout, for tests that do not depend on the layout."""
     yield from _harness(redis_server, redis_url, "classic")
 
 

@@ -1,4 +1,4 @@
-"""A harness for tests of a flow's queues in Redis: one real server, a store for each queue, and the verbs."""
+"""A harness for tests of a flow's queues in Redis: a real server, a store for each queue, and blocking calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.flow_keys import FlowKeys
 T = TypeVar("T")
 LEASE = 30.0
 WINDOW = max(range(60_000, 86_401, 600), key=lambda seconds: seconds - time.time() % seconds)
-"""Seconds, of a limiter. Its windows begin by the clock, and the next one is to be far away."""
+"""Window of a limiter in seconds. Windows begin by the clock, and the next one must be far away."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "classic": {},
     "priority": {"layout": Layout.PRIORITY},
@@ -35,7 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def shape_of(variant: str) -> FlowShape:
-    """A flow with a queue of every kind."""
+    """Return a flow with a queue of every kind."""
     ranks = 1 if variant == "classic" else 3
     return FlowShape(
         name="demo",
@@ -50,10 +50,10 @@ def shape_of(variant: str) -> FlowShape:
     )
 
 
-GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp", "flow:state", "flow:passed")
+IGNORED_FIELDS = ("flowName", "priority", "correlationId", "endedAtTimestamp", "flow:state", "flow:passed")
 
 
-class Blocking:
+class BlockingHeartbeats:
     """Heartbeats whose calls run on the harness's loop."""
 
     def __init__(self, harness: Harness, heartbeats: RedisHeartbeats) -> None:
@@ -79,7 +79,7 @@ class Blocking:
 
 
 class Harness:
-    """Blocking; its coroutines run on one loop of its own."""
+    """Harness with blocking calls, which run on a loop of its own."""
 
     def __init__(self, url: str, client: Any, variant: str = "classic") -> None:
         self.url, self.client, self.variant = url, client, variant
@@ -88,7 +88,7 @@ class Harness:
         self._runner = asyncio.Runner()
         self._stores: dict[str, FlowStore] = {}
         self._hearts: list[RedisHeartbeats] = []
-        self._served: dict[str, Blocking] = {}
+        self._served: dict[str, BlockingHeartbeats] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, 20))
@@ -100,8 +100,8 @@ class Harness:
             self.run(store.close())
         self._runner.close()
 
-    def another(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
-        """A store of that queue, closed with the harness. It connects when it is first used."""
+    def new_store(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
+        """Return another store of the queue, which the harness closes. It connects at its first use."""
         server = Server(read_address(url or self.url))
         store = FlowStore(server, self.shape, self.shape.find_queue(queue), **options)
         self._stores[str(uuid.uuid4())] = store
@@ -109,18 +109,18 @@ class Harness:
 
     def store(self, queue: str = "first") -> FlowStore:
         if queue not in self._stores:
-            self._stores[queue] = self.another(queue)
+            self._stores[queue] = self.new_store(queue)
         return self._stores[queue]
 
-    def heartbeats(self, queue: str = "first") -> Blocking:
+    def heartbeats(self, queue: str = "first") -> BlockingHeartbeats:
         if queue not in self._served:
             self._served[queue] = self.heartbeats_of(self.store(queue))
         return self._served[queue]
 
-    def heartbeats_of(self, store: FlowStore) -> Blocking:
-        """Closed with the harness."""
+    def heartbeats_of(self, store: FlowStore) -> BlockingHeartbeats:
+        """Return heartbeats of the store, which the harness closes."""
         self._hearts.append(store.heartbeats())
-        return Blocking(self, self._hearts[-1])
+        return BlockingHeartbeats(self, self._hearts[-1])
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -133,16 +133,16 @@ class Harness:
         values: dict[str, Any] | None = None,
         **more: Any,
     ) -> str:
-        """A job as a producer leaves it: its hash, its id at the tail."""
+        """Add a job as a producer does: its hash, and its id at the end of the list. Return the id."""
         job_id = self.keys.new_id()
-        told = {"flowName": "demo", "priority": priority, "correlationId": "c-1"} | more | (values or {})
-        self.client.hset(self.hash(queue, job_id), mapping={name: json.dumps(value) for name, value in told.items()})
+        fields = {"flowName": "demo", "priority": priority, "correlationId": "c-1"} | more | (values or {})
+        self.client.hset(self.hash(queue, job_id), mapping={name: json.dumps(value) for name, value in fields.items()})
         if push:
             self.client.rpush(self.keys.waiting(queue, priority), job_id)
         return job_id
 
     def add_many(self, number: int, queue: str = "first", **values: Any) -> list[str]:
-        """The same in one round trip."""
+        """Add several jobs in one round trip."""
         ids = [self.keys.new_id() for _ in range(number)]
         with self.client.pipeline() as pipe:
             for job_id in ids:
@@ -157,32 +157,32 @@ class Harness:
         return f"{self.keys.hashes(self.shape.find_queue(queue))}{job_id}"
 
     def values(self, job_id: str, queue: str = "first") -> dict[str, Any]:
-        """The hash, decoded; without what ``add`` has put there, and when it ended."""
-        told = {name: json.loads(text) for name, text in self.client.hgetall(self.hash(queue, job_id)).items()}
-        return {name: value for name, value in told.items() if name not in GIVEN}
+        """Return the decoded hash without the fields that ``add`` and the scripts write."""
+        fields = {name: json.loads(text) for name, text in self.client.hgetall(self.hash(queue, job_id)).items()}
+        return {name: value for name, value in fields.items() if name not in IGNORED_FIELDS}
 
     def ids(self, queue: str = "first", kind: str = "waiting", priority: int = 1) -> list[str]:
-        """Of one of its lists, or sorted sets."""
+        """Return the ids in a list or sorted set of a queue."""
         name = getattr(self.keys, kind)(queue) if kind == "suspects" else getattr(self.keys, kind)(queue, priority)
         return list(
             self.client.lrange(name, 0, -1) if self.client.type(name) == "list" else self.client.zrange(name, 0, -1)
         )
 
     def where(self, job_id: str) -> list[str]:
-        """Every list that has it, as ``queue kind``."""
-        found = []
+        """Return the lists that contain the job, as ``queue kind``."""
+        places = []
         for queue in self.shape.all_queues():
             for kind in ("waiting", "processing", "delayed", "parked", "suspects"):
                 for priority in range(1, queue.declared.priorities + 1) if kind != "suspects" else (1,):
-                    found += [f"{queue.name} {kind}" for one in self.ids(queue.name, kind, priority) if one == job_id]
-        return found
+                    places += [f"{queue.name} {kind}" for id_ in self.ids(queue.name, kind, priority) if id_ == job_id]
+        return places
 
     def lock(self, queue: str, job_id: str) -> str | None:
         found: str | None = self.client.get(self.keys.lock(queue, job_id))
         return found
 
-    def image(self) -> dict[str, Any]:
-        """Everything in the database but times to live, whose the queues are, leases, and what a look has noted."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the database without times to live, owners of queues, leases, and notes of sweeps."""
         reads = {
             "hash": self.client.hgetall,
             "string": self.client.get,
@@ -212,7 +212,7 @@ class Harness:
         return claim.lease
 
     def start(self, queue: str = "first", **values: Any) -> Lease:
-        """A new job, at work."""
+        """Add a job and claim it."""
         job_id = self.add(queue, **values)
         lease = self.take(queue)
         assert lease.job_id == job_id
@@ -222,19 +222,19 @@ class Harness:
         (verdict,) = self.run(self.store(queue).settle([(lease, settlement)], repeat=repeat))
         return verdict
 
-    def sweep(self, queue: str = "first", *, looks: int = 2) -> list[ResetJob]:
-        """So many looks, each as if it were more than a second after the one before."""
-        found: list[ResetJob] = []
-        for _ in range(looks):
+    def sweep(self, queue: str = "first", *, sweeps: int = 2) -> list[ResetJob]:
+        """Sweep several times, as if each sweep were more than a second after the previous one."""
+        reset_jobs: list[ResetJob] = []
+        for _ in range(sweeps):
             for priority in range(1, self.shape.find_queue(queue).declared.priorities + 1):
                 name = self.keys.unlocked(queue, priority)
                 for job_id in self.client.zrange(name, 0, -1):
                     self.client.zincrby(name, -1001, job_id)
-            found += self.run(self.store(queue).sweep())
-        return found
+            reset_jobs += self.run(self.store(queue).sweep())
+        return reset_jobs
 
     def die(self, lease: Lease, queue: str = "first") -> list[ResetJob]:
-        """The worker of this lease dies in silence, and it is found."""
+        """Remove the lock, as if the worker of this lease had died, and sweep."""
         self.client.delete(self.keys.lock(queue, lease.job_id))
         return self.sweep(queue)
 
@@ -244,25 +244,25 @@ def new_token() -> str:
 
 
 def ended(next_queue: str | None = None, **fields: Any) -> Settlement:
-    """A step that ended well."""
+    """Return the settlement of a completed step."""
     raw = {name: raw_of(value) for name, value in fields.items()}
     return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(fields=raw, next=next_queue)))
 
 
 def raw_of(value: Any) -> Any:
-    """A value as it stands in a step's end."""
+    """Return a value as in the result of a step."""
     return msgspec.Raw(json.dumps(value).encode())
 
 
-def judged(outcome: Outcome, attempts: int = 1) -> Settlement:
+def settlement_of(outcome: Outcome, attempts: int = 1) -> Settlement:
     return settle(outcome, attempts=attempts, max_attempts=3, backoff=lambda attempt: 0.0)
 
 
-ERRORED = judged(Retry("it failed"))
-LATER = judged(Retry("it failed", 60.0))
-FAILED = judged(Fail("it is broken"))
-SNOOZED = judged(Snooze(60.0))
-CANCELED = judged(Cancel("not wanted"))
+ERRORED = settlement_of(Retry("it failed"))
+LATER = settlement_of(Retry("it failed", 60.0))
+FAILED = settlement_of(Fail("it is broken"))
+SNOOZED = settlement_of(Snooze(60.0))
+CANCELED = settlement_of(Cancel("not wanted"))
 SETTLEMENTS = {
     "complete": ended("second", x=1),
     "retry": ERRORED,
@@ -278,7 +278,7 @@ KIDS = ("kid", "kid", "other")
 def park(
     harness: Harness, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
 ) -> list[tuple[str, str]]:
-    """The parent fans out; gives (queue, id) of its children. ``recorded``: the state, where that is another."""
+    """Let a parent fan out, and return (queue, id) of its children. ``recorded``: the expected reply."""
     made = [(f"parent:{kid}", *harness.keys.child(f"parent:{kid}", f"u{number}")) for number, kid in enumerate(kids)]
     children = [
         NewChild(queue, child_id, {"flowName": raw_of(queue), "n": raw_of(number), "nothing": raw_of(None)})
@@ -288,6 +288,6 @@ def park(
     end = Settlement(
         State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(fields=fields, children=children))
     )
-    told: object = harness.settle(lease, end, "parent")
-    assert getattr(told, "state", told) is recorded
+    reply: object = harness.settle(lease, end, "parent")
+    assert getattr(reply, "state", reply) is recorded
     return [(queue, child_id) for queue, child_id, _ in made]

@@ -45,9 +45,9 @@ def test_a_settlement_after_a_cancellation_request_cancels_the_job(harness: Harn
     told = with_state(SETTLEMENTS[how], State.CANCELED)
     assert harness.settle(lease, SETTLEMENTS[how]) == told
     assert is_canceled(harness, lease)
-    image = harness.image()
+    image = harness.snapshot()
     assert harness.settle(lease, SETTLEMENTS[how], repeat=True) == told
-    assert harness.image() == image
+    assert harness.snapshot() == image
     assert harness.settle(other, SETTLEMENTS[how]) is Verdict.SETTLED
 
 

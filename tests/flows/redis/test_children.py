@@ -111,14 +111,14 @@ def test_the_sweep_finds_children_that_ended_without_waking_their_parent(
     end(harness, *first)
     before = harness.now_ms()
     harness.client.zadd(harness.keys.parked("parent"), {lease.job_id: before})
-    harness.sweep("parent", looks=1)
+    harness.sweep("parent", sweeps=1)
     assert harness.values(lease.job_id, "parent")[OPEN] == 1
     assert harness.client.zscore(harness.keys.parked("parent"), lease.job_id) > before + 5000
     end(harness, *second)
-    harness.sweep("parent", looks=1)
+    harness.sweep("parent", sweeps=1)
     assert harness.where(lease.job_id) == ["parent parked"], "each has its turn"
     harness.client.zadd(harness.keys.parked("parent"), {lease.job_id: harness.now_ms()})
-    harness.sweep("parent", looks=1)
+    harness.sweep("parent", sweeps=1)
     assert harness.where(lease.job_id) == ["parent waiting"]
 
 
@@ -129,7 +129,7 @@ def test_a_parked_parent_without_a_hash_is_dropped(harness: Harness) -> None:
     assert harness.settle(harness.take(queue), ended(), queue) is Verdict.SETTLED
     assert not harness.client.exists(harness.keys.job(lease.job_id))
     harness.client.zadd(harness.keys.parked("parent"), {lease.job_id: 1})
-    harness.sweep("parent", looks=1)
+    harness.sweep("parent", sweeps=1)
     assert harness.where(lease.job_id) == []
 
 

@@ -41,7 +41,7 @@ def test_a_job_passes_a_cluster_without_loaded_scripts(cluster_harness: Harness)
 
 def test_an_idle_worker_is_woken_in_a_cluster(cluster_harness: Harness) -> None:
     async def scene() -> None:
-        store = cluster_harness.another("first")
+        store = cluster_harness.new_store("first")
         assert await store.wait(0.05) is False
         cluster_harness.add()
         assert await store.wait(15.0) is True

@@ -12,7 +12,17 @@ from stowhand.flows.redis.store import MAX_CLAIM, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Retry, Settlement, Snooze
 from stowhand.protocols.store import ClaimRequest, Verdict
-from tests.flows.redis.step_harness import ERRORED, LEASE, SNOOZED, WINDOW, Harness, ended, judged, new_token, park
+from tests.flows.redis.step_harness import (
+    ERRORED,
+    LEASE,
+    SNOOZED,
+    WINDOW,
+    Harness,
+    ended,
+    new_token,
+    park,
+    settlement_of,
+)
 from tests.support.redis_proxy import RedisProxy
 
 DAY = 86_400_000
@@ -29,7 +39,7 @@ def limited(harness: Harness, *keys: str, readable: str) -> FlowStore:
     harness.client.execute_command("ACL", "SETUSER", "limited", *keys)
     parts = urlsplit(harness.url)
     url = parts._replace(netloc=f"limited:secret@{parts.netloc.rpartition('@')[2]}").geturl()
-    return harness.another("first", url=url)
+    return harness.new_store("first", url=url)
 
 
 @pytest.fixture
@@ -112,7 +122,7 @@ def test_the_sweep_repairs_an_invalid_count_of_children(plain_harness: Harness, 
     assert plain_harness.settle(plain_harness.take(queue), ended(), queue) is Verdict.SETTLED
     assert plain_harness.where(lease.job_id) == ["parent parked"]
     plain_harness.client.zadd(plain_harness.keys.parked("parent"), {lease.job_id: 1})
-    plain_harness.sweep("parent", looks=1)
+    plain_harness.sweep("parent", sweeps=1)
     assert plain_harness.where(lease.job_id) == ["parent waiting"]
 
 
@@ -196,7 +206,7 @@ def test_a_parked_id_with_a_key_of_another_type_is_dropped(plain_harness: Harnes
 
 
 @pytest.mark.parametrize(
-    "end", [judged(Retry("no", 3.0 * 86_400)), judged(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
+    "end", [settlement_of(Retry("no", 3.0 * 86_400)), settlement_of(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
 )
 def test_a_job_delayed_beyond_its_life_lives_until_it_is_ready(plain_harness: Harness, end: Settlement) -> None:
     lease = plain_harness.start()
@@ -231,7 +241,7 @@ def test_a_job_that_cannot_return_to_the_queue_stays_in_processing(plain_harness
         with pytest.raises(StoreError, match="WRONGTYPE"):
             plain_harness.sweep()
     plain_harness.client.delete(plain_harness.keys.waiting("first"))
-    assert len(plain_harness.sweep(looks=3)) == 3
+    assert len(plain_harness.sweep(sweeps=3)) == 3
     assert {lease.job_id for lease in leases} < set(plain_harness.ids())
     assert [plain_harness.values(lease.job_id)["resets:first"] for lease in leases] == [1, 1, 1]
     assert len(plain_harness.ids()) == 4
@@ -244,9 +254,9 @@ def test_a_parent_whose_list_refuses_pushes_stays_parked(plain_harness: Harness)
     assert plain_harness.settle(plain_harness.take(queue), ended(), queue) is Verdict.SETTLED
     plain_harness.client.zadd(plain_harness.keys.parked("parent"), {lease.job_id: 1})
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        plain_harness.sweep("parent", looks=1)
+        plain_harness.sweep("parent", sweeps=1)
     plain_harness.client.delete(plain_harness.keys.waiting("parent"))
-    plain_harness.sweep("parent", looks=1)
+    plain_harness.sweep("parent", sweeps=1)
     assert plain_harness.where(lease.job_id) == ["parent waiting"]
 
 
@@ -257,8 +267,8 @@ def test_an_error_of_one_list_does_not_stop_a_sweep(harness: Harness) -> None:
     job_id = harness.add(push=False, priority=3)
     harness.client.rpush(harness.keys.processing("first", 3), job_id)
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        harness.sweep(looks=1)
-    assert [reset.job_id for reset in harness.sweep(looks=1)] == [job_id]
+        harness.sweep(sweeps=1)
+    assert [reset.job_id for reset in harness.sweep(sweeps=1)] == [job_id]
 
 
 def test_a_claim_that_cannot_move_ids_claims_nothing(plain_harness: Harness) -> None:
@@ -290,7 +300,7 @@ def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_harne
 
     async def check() -> None:
         async with RedisProxy(plain_harness.url) as proxy:
-            store = plain_harness.another("first", url=proxy.url)
+            store = plain_harness.new_store("first", url=proxy.url)
             proxy.cut("reply", b"\r\n77\r\n")
             with pytest.raises(StoreUnreachable):
                 await store.claim(ClaimRequest(worker="w", token="lost", limit=MAX_CLAIM + 77, lease=LEASE))

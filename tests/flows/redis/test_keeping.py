@@ -124,7 +124,7 @@ def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_t
     keys = [harness.hash("parent:kid", kid), harness.hash("parent", lease.job_id)]
     for key in keys:
         harness.client.expire(key, 1000)
-    harness.sweep("parent", looks=1)
+    harness.sweep("parent", sweeps=1)
     assert all(harness.client.ttl(key) > 86_000 for key in keys)
 
 
@@ -134,10 +134,10 @@ def test_a_long_list_is_renewed_page_by_page(plain_harness: Harness) -> None:
         for job_id in ids:
             pipe.expire(plain_harness.hash("first", job_id), 1000)
         pipe.execute()
-    plain_harness.sweep(looks=1)
+    plain_harness.sweep(sweeps=1)
     first, last = (plain_harness.client.ttl(plain_harness.hash("first", ids[at])) for at in (0, -1))
     assert (first <= 1000, last > 86_000) == (True, True)
-    plain_harness.sweep(looks=4)
+    plain_harness.sweep(sweeps=4)
     assert all(plain_harness.client.ttl(plain_harness.hash("first", job_id)) > 86_000 for job_id in ids[::50])
 
 

@@ -62,7 +62,7 @@ SILENT = {"release", "abandon"}
 @pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(ACTS, 2)), ids="-".join)
 def test_one_of_two_concurrent_settlements_wins(plain_harness: Harness, pair: tuple[str, str]) -> None:
     harness = plain_harness
-    stores = [harness.another("first") for _ in pair]
+    stores = [harness.new_store("first") for _ in pair]
     for turn in range(ROUNDS):
         lease = harness.start()
         order = list(zip(pair, stores, strict=True))[:: -1 if turn % 2 else 1]
@@ -81,7 +81,7 @@ def test_one_of_two_concurrent_settlements_wins(plain_harness: Harness, pair: tu
 def test_two_claims_never_share_a_job(plain_harness: Harness) -> None:
     harness = plain_harness
     ids = harness.add_many(200)
-    stores = [harness.another("first") for _ in range(4)]
+    stores = [harness.new_store("first") for _ in range(4)]
 
     async def scene() -> list[str]:
         async def claims_of(store: FlowStore) -> list[str]:
@@ -97,8 +97,8 @@ def test_two_claims_never_share_a_job(plain_harness: Harness) -> None:
 
 def test_a_parent_continues_exactly_once_however_its_children_end(plain_harness: Harness) -> None:
     harness = plain_harness
-    stores = [harness.another("parent:kid") for _ in range(4)]
-    sweeper = harness.another("parent")
+    stores = [harness.new_store("parent:kid") for _ in range(4)]
+    sweeper = harness.new_store("parent")
     for _ in range(5):
         parent = harness.start("parent")
         park(harness, parent, ["kid"] * 4)

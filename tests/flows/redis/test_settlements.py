@@ -119,7 +119,7 @@ def test_a_canceled_job_is_reported_as_a_failure(harness: Harness) -> None:
 def test_a_snooze_uses_no_attempt_and_shows_its_reason(harness: Harness) -> None:
     lease, before = harness.start(), harness.now_ms()
     reasons = {(lease.job_id, lease.token): "the door is shut"}
-    store = harness.another("first", reasons=reasons)
+    store = harness.new_store("first", reasons=reasons)
     assert harness.run(store.settle([(lease, SNOOZED)])) == [Verdict.SETTLED]
     assert reasons == {}
     values = harness.values(lease.job_id)
@@ -171,11 +171,11 @@ def test_without_lock_and_place_nothing_is_written(plain_harness: Harness, troub
     lease, other = plain_harness.start(), plain_harness.start()
     assert callable(trouble)
     trouble(plain_harness, lease)
-    before = plain_harness.image()
+    before = plain_harness.snapshot()
     assert plain_harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
     assert plain_harness.heartbeats().release([lease]) == []
     assert list(plain_harness.heartbeats().reset_lease(lease)) == []
-    assert plain_harness.image() == before
+    assert plain_harness.snapshot() == before
     assert plain_harness.settle(other, ERRORED) is Verdict.SETTLED
 
 
@@ -185,7 +185,7 @@ def test_a_hash_that_is_gone_is_not_made_again(harness: Harness, how: str) -> No
     harness.client.delete(harness.keys.job(lease.job_id))
     assert harness.heartbeats().beat([lease], 30).lost == {(lease.job_id, lease.token)}
     assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
-    assert harness.image() == {}
+    assert harness.snapshot() == {}
 
 
 def test_a_release_does_not_recreate_a_deleted_hash(harness: Harness) -> None:
@@ -195,7 +195,7 @@ def test_a_release_does_not_recreate_a_deleted_hash(harness: Harness) -> None:
     harness.heartbeats().release([released])
     assert list(harness.heartbeats().reset_lease(reset)) == []
     harness.heartbeats().abandon(abandoned.token)
-    assert list(harness.image()) == ([] if harness.variant == "classic" else [harness.keys.dead(abandoned.token)])
+    assert list(harness.snapshot()) == ([] if harness.variant == "classic" else [harness.keys.dead(abandoned.token)])
 
 
 def test_a_heartbeat_renews_only_our_own_leases(harness: Harness) -> None:
@@ -219,9 +219,9 @@ def test_a_heartbeat_renews_only_our_own_leases(harness: Harness) -> None:
 def test_a_repeated_settlement_changes_nothing(harness: Harness, how: str) -> None:
     lease = harness.start()
     assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
-    before = harness.image()
+    before = harness.snapshot()
     assert harness.settle(lease, SETTLEMENTS[how], repeat=True) is Verdict.ALREADY_SETTLED
-    assert harness.image() == before
+    assert harness.snapshot() == before
 
 
 def test_a_repeated_batch_reports_each_settlement_again(plain_harness: Harness) -> None:

@@ -64,9 +64,9 @@ def test_in_a_long_list_too_a_lock_makes_forget_that_there_was_none(plain_harnes
     plain_harness.client.rename(plain_harness.keys.waiting("first"), plain_harness.keys.processing("first"))
     late = plain_harness.keys.lock("first", ids[0])
     plain_harness.client.mset({plain_harness.keys.lock("first", job_id): "w:t" for job_id in ids[1:]})
-    assert plain_harness.sweep(looks=1) == []
+    assert plain_harness.sweep(sweeps=1) == []
     plain_harness.client.set(late, "w:t")
-    assert plain_harness.sweep(looks=1) == []
+    assert plain_harness.sweep(sweeps=1) == []
     plain_harness.client.delete(late)
-    assert plain_harness.sweep(looks=1) == []
-    assert [reset.job_id for reset in plain_harness.sweep(looks=1)] == [ids[0]]
+    assert plain_harness.sweep(sweeps=1) == []
+    assert [reset.job_id for reset in plain_harness.sweep(sweeps=1)] == [ids[0]]

@@ -24,13 +24,13 @@ def test_the_first_sweep_changes_nothing_and_the_second_resets_the_job(harness: 
     while True:
         harness.client.flushdb()
         job_id, other, begun = moved_by_the_original(harness), harness.add(), harness.now_ms()
-        assert harness.sweep(looks=1) == []
+        assert harness.sweep(sweeps=1) == []
         found = harness.run(harness.store().sweep())  # at once: that is no second look
         if harness.now_ms() - begun < 1000:
             break
     assert found == []
     assert harness.where(job_id) == ["first processing"]
-    assert harness.sweep(looks=1) == [ResetJob(job_id, "first", State.QUEUED)]
+    assert harness.sweep(sweeps=1) == [ResetJob(job_id, "first", State.QUEUED)]
     assert harness.ids() == [job_id, other]
     assert harness.values(job_id) == {"resets:first": 1}
     assert harness.ids(kind="unlocked") == []
@@ -38,18 +38,18 @@ def test_the_first_sweep_changes_nothing_and_the_second_resets_the_job(harness: 
 
 def test_a_lock_between_two_sweeps_keeps_the_job(harness: Harness) -> None:
     job_id = moved_by_the_original(harness)
-    harness.sweep(looks=1)
+    harness.sweep(sweeps=1)
     harness.client.set(harness.keys.lock("first", job_id), "a-worker-of-the-original", ex=100)
-    assert harness.sweep(looks=1) == []
+    assert harness.sweep(sweeps=1) == []
     harness.client.delete(harness.keys.lock("first", job_id))
-    assert harness.sweep(looks=1) == [], "the look before the lock counts no more"
-    assert len(harness.sweep(looks=1)) == 1
+    assert harness.sweep(sweeps=1) == [], "the look before the lock counts no more"
+    assert len(harness.sweep(sweeps=1)) == 1
 
 
 def test_a_job_that_ends_between_two_sweeps_is_not_reset(harness: Harness) -> None:
     lease = harness.start()
     harness.client.delete(harness.keys.lock("first", lease.job_id))
-    harness.sweep(looks=1)
+    harness.sweep(sweeps=1)
     harness.client.lrem(harness.keys.processing("first"), 1, lease.job_id)
     before = harness.values(lease.job_id)
     assert harness.sweep() == []
@@ -60,7 +60,7 @@ def test_an_id_whose_hash_has_expired_is_dropped_and_no_hash_is_made(harness: Ha
     job_id = moved_by_the_original(harness)
     harness.client.delete(harness.keys.job(job_id))
     assert harness.sweep() == []
-    assert harness.image() == {}
+    assert harness.snapshot() == {}
 
 
 def test_a_queue_without_retries_fails_it_at_once(harness: Harness) -> None:
@@ -110,7 +110,7 @@ def test_a_long_list_is_swept_page_by_page(plain_harness: Harness) -> None:
 
 def test_all_workers_of_a_queue_share_one_sweep_a_second(plain_harness: Harness) -> None:
     moved_by_the_original(plain_harness)
-    others, third = (plain_harness.heartbeats_of(plain_harness.another("first")) for _ in range(2))
+    others, third = (plain_harness.heartbeats_of(plain_harness.new_store("first")) for _ in range(2))
     before = plain_harness.now_ms()
     assert list(plain_harness.heartbeats().reset_stalled(0)) == []
     left = plain_harness.client.pttl(plain_harness.keys.swept("first"))
@@ -126,7 +126,7 @@ def test_all_workers_of_a_queue_share_one_sweep_a_second(plain_harness: Harness)
 def test_a_sweep_moves_ready_jobs_to_the_front(harness: Harness) -> None:
     waiting, ready, later = harness.add(), harness.add(push=False), harness.add(push=False)
     harness.client.zadd(harness.keys.delayed("first"), {ready: harness.now_ms() - 1, later: harness.now_ms() + 60_000})
-    assert harness.sweep(looks=1) == []
+    assert harness.sweep(sweeps=1) == []
     assert harness.ids() == [ready, waiting]
     assert harness.ids(kind="delayed") == [later]
 
@@ -146,9 +146,9 @@ def test_the_jobs_of_a_dead_worker_are_reset_and_no_others(harness: Harness) -> 
 def test_after_a_reset_the_old_holder_writes_nothing(harness: Harness) -> None:
     lease = harness.start()
     assert [reset.state for reset in harness.heartbeats().reset_lease(lease)] == [State.QUEUED]
-    before = harness.image()
+    before = harness.snapshot()
     assert harness.settle(lease, ended("second", x=1)) is Verdict.LOST
-    assert harness.image() == before
+    assert harness.snapshot() == before
 
 
 def test_a_dead_workers_job_is_reset_when_its_lease_expires_whatever_the_lock_time(harness: Harness) -> None:
@@ -179,7 +179,7 @@ def test_our_processes_sweep_queues_that_only_the_original_serves(plain_harness:
     plain_harness.client.zadd(plain_harness.keys.delayed("second"), {ready: plain_harness.now_ms() - 2000})
     found: list[ResetJob] = []
     for _ in range(2):
-        found = list(plain_harness.heartbeats_of(plain_harness.another("first")).reset_stalled(0))
+        found = list(plain_harness.heartbeats_of(plain_harness.new_store("first")).reset_stalled(0))
         plain_harness.client.delete(plain_harness.keys.swept("first"), plain_harness.keys.swept("second"))
         plain_harness.client.zincrby(plain_harness.keys.unlocked("second"), -1001, job_id)
     assert found == [ResetJob(job_id, "second", State.QUEUED)]

@@ -46,7 +46,7 @@ def blocked(harness: Harness) -> Callable[[], int]:
 def test_any_push_ends_a_wait_without_claiming_the_job(harness: Harness) -> None:
     async def scene() -> None:
         waiting = await asleep(
-            harness.another("first", wait_timeout=30.0), blocked(harness), 1 if harness.variant == "classic" else 3
+            harness.new_store("first", wait_timeout=30.0), blocked(harness), 1 if harness.variant == "classic" else 3
         )
         ids.append(harness.add())
         assert await woken(waiting) is True
@@ -61,7 +61,7 @@ def test_any_push_ends_a_wait_without_claiming_the_job(harness: Harness) -> None
 def test_one_job_wakes_one_of_many_sleepers(harness: Harness) -> None:
     async def scene() -> None:
         each = 1 if harness.variant == "classic" else 3
-        stores, now_blocked = [harness.another("first", wait_timeout=30.0) for _ in range(5)], blocked(harness)
+        stores, now_blocked = [harness.new_store("first", wait_timeout=30.0) for _ in range(5)], blocked(harness)
         waits = [await asleep(store, now_blocked, each * (at + 1)) for at, store in enumerate(stores)]
         for number in range(1, 4):
             harness.add()
@@ -75,7 +75,7 @@ def test_one_job_wakes_one_of_many_sleepers(harness: Harness) -> None:
 
 def test_a_job_that_its_woken_worker_does_not_claim_wakes_another_without_a_reset(harness: Harness) -> None:
     async def scene() -> None:
-        first, second = [harness.another("first", wait_timeout=30.0) for _ in range(2)]
+        first, second = [harness.new_store("first", wait_timeout=30.0) for _ in range(2)]
         frozen = await asleep(first, blocked(harness), 1 if harness.variant == "classic" else 3)
         job_id = harness.add()
         assert await woken(frozen)
@@ -92,7 +92,7 @@ def test_a_job_that_its_woken_worker_does_not_claim_wakes_another_without_a_rese
 def test_every_priority_is_heard(harness: Harness) -> None:
     async def scene() -> None:
         now_blocked = blocked(harness)
-        waiting = await asleep(harness.another("first", wait_timeout=30.0), now_blocked, 3)
+        waiting = await asleep(harness.new_store("first", wait_timeout=30.0), now_blocked, 3)
         harness.add(priority=3)
         assert await woken(waiting) is True
         await until(lambda: now_blocked() == 0)  # the others' connections are let go
@@ -123,7 +123,7 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harnes
             await store.sweep()  # nobody claims here: what has woken one of them is for others again
 
     async def scene() -> None:
-        stores = [harness.another("first", wait_timeout=30.0) for _ in range(3)]
+        stores = [harness.new_store("first", wait_timeout=30.0) for _ in range(3)]
         heard: list[bool] = []
         sleepers = [asyncio.create_task(sleeper(store, heard)) for store in stores]
         for number in range(200):
@@ -155,7 +155,7 @@ def test_a_cancelled_wait_loses_no_job_and_the_next_one_is_woken(plain_harness: 
     harness = plain_harness
 
     async def scene() -> None:
-        store = harness.another("first", wait_timeout=30.0)
+        store = harness.new_store("first", wait_timeout=30.0)
         for number in range(20):
             waiting = asyncio.create_task(store.wait(30.0))
             await asyncio.sleep(0 if number % 2 else 0.002)
@@ -175,7 +175,7 @@ def test_a_busy_worker_makes_no_unnecessary_calls(plain_harness: Harness) -> Non
     harness = plain_harness
 
     async def scene() -> None:
-        store = harness.another("first", wait_timeout=30.0)
+        store = harness.new_store("first", wait_timeout=30.0)
         for _ in range(3):
             harness.add()
         request = ClaimRequest(worker="w", token=new_token(), limit=2, lease=LEASE)
@@ -192,7 +192,7 @@ def test_a_busy_worker_makes_no_unnecessary_calls(plain_harness: Harness) -> Non
 def test_a_store_is_not_listening_until_its_server_answers_again() -> None:
     with RedisServer(find_redis()) as server, server.client() as client:
         harness = Harness(server.url, client)
-        store = harness.another("first", wait_timeout=0.05)
+        store = harness.new_store("first", wait_timeout=0.05)
         server.stop("kill")
         with pytest.raises(StoreUnreachable):
             harness.run(store.wait(1.0))
@@ -205,7 +205,7 @@ def test_a_store_is_not_listening_until_its_server_answers_again() -> None:
 
 def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(plain_harness: Harness) -> None:
     async def scene() -> None:
-        store = plain_harness.another("first", wait_timeout=0.05)
+        store = plain_harness.new_store("first", wait_timeout=0.05)
         async with asyncio.timeout(SOON):
             assert await store.wait(30.0) is False
         assert store.is_listening
@@ -215,7 +215,7 @@ def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(pla
 
 def test_a_store_that_closes_ends_its_wait_at_once(harness: Harness) -> None:
     async def scene() -> None:
-        store = harness.another("first", wait_timeout=30.0)
+        store = harness.new_store("first", wait_timeout=30.0)
         waiting = await asleep(store, blocked(harness))
         await store.close()
         assert await woken(waiting) is False

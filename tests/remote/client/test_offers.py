@@ -11,7 +11,7 @@ from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.heartbeats import HttpHeartbeats
 from stowhand.remote.wire import ClaimedRecord
 from tests.conftest import Run
-from tests.remote.client.canned import Canned, reply
+from tests.remote.client.canned import CannedServer, reply
 
 
 def test_heartbeat_methods_of_the_server_send_no_request(run: Run) -> None:
@@ -22,9 +22,9 @@ def test_heartbeat_methods_of_the_server_send_no_request(run: Run) -> None:
         assert not await heartbeats.reset_stalled(0.0)
         await heartbeats.close()
 
-    with Canned(reply({})) as server:
+    with CannedServer(reply({})) as server:
         run(ask(HttpStore(server.url).heartbeats()))
-        assert server.asked == []
+        assert server.heads == []
 
 
 def test_the_number_of_kept_proofs_is_limited() -> None:

@@ -24,7 +24,7 @@ from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.client.http_caller import MAX_CONNECTIONS, NoReply
 from stowhand.remote.wire import MAX_BODY_BYTES, VERBS, ErrorReply
 from tests.conftest import Run
-from tests.remote.client.canned import Canned, reply, trouble
+from tests.remote.client.canned import CannedServer, error_reply, reply
 
 TOKEN = "stow_0a1b_secret-of-this-worker"
 REQUEST = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30.0)
@@ -32,7 +32,7 @@ NONE: dict[str, object] = {"claims": []}
 LEASE = Lease(7, REQUEST.token, 1)
 
 
-def claim(server: Canned, run: Run, timeout: float = 10.0) -> object:
+def claim(server: CannedServer, run: Run, timeout: float = 10.0) -> object:
     """One claim; what it gives or raises."""
 
     async def go() -> object:
@@ -49,12 +49,12 @@ PAGE = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502<
 ODD = {
     "a page of a proxy": (reply(PAGE, "502 Bad Gateway"), NoReply, "502: <html>.*502 Bad Gateway"),
     "a timeout of a proxy": (reply(b"", "504 Gateway Timeout"), NoReply, "504$"),
-    "too many": (trouble("too many", "slowly", "429 Too Many", "wait"), StoreUnreachable, r"slowly \(wait\)$"),
-    "the store is away": (trouble("unreachable", "away", "503 Service Unavailable"), StoreUnreachable, "away$"),
-    "a bug": (trouble("broken", "a bug", "500 Internal Server Error"), NoReply, "500: a bug$"),
+    "too many": (error_reply("too many", "slowly", "429 Too Many", "wait"), StoreUnreachable, r"slowly \(wait\)$"),
+    "the store is away": (error_reply("unreachable", "away", "503 Service Unavailable"), StoreUnreachable, "away$"),
+    "a bug": (error_reply("broken", "a bug", "500 Internal Server Error"), NoReply, "500: a bug$"),
     "a limit of a proxy": (reply(b"", "429 Too Many Requests"), NoReply, "429$"),
     "a pause of no number": (reply(b"", "503 Busy", retry_after="\u00b2"), NoReply, "503$"),
-    "who knows": (trouble("outcome unknown", "perhaps", "503 Service Unavailable"), NoReply, "perhaps$"),
+    "who knows": (error_reply("outcome unknown", "perhaps", "503 Service Unavailable"), NoReply, "perhaps$"),
     "another server": (
         reply(b"<h1>Welcome</h1>", "404 Not Found"),
         StoreError,
@@ -63,9 +63,13 @@ ODD = {
     "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
     "no JSON": (reply(b"<html>hello</html>"), StoreError, "message that this version cannot read"),
     "another shape": (reply({"claims": 7}), StoreError, "claims"),
-    "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
-    "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
-    "a token that comes back": (trouble("malformed", f"{TOKEN}\n\x1b[31m", "400 Bad"), StoreError, r": \*\*\* \[31m$"),
+    "a wrong token": (error_reply("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
+    "malformed": (error_reply("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
+    "a token that comes back": (
+        error_reply("malformed", f"{TOKEN}\n\x1b[31m", "400 Bad"),
+        StoreError,
+        r": \*\*\* \[31m$",
+    ),
     "half a reply": (reply(NONE)[:-5], NoReply, "127.0.0.1"),
     "no HTTP": (b"SSH-2.0-OpenSSH\r\n\r\n", NoReply, "127.0.0.1"),
 }
@@ -74,7 +78,7 @@ ODD = {
 @pytest.mark.parametrize("what", ODD)
 def test_an_invalid_reply_is_reported_without_a_secret(what: str, run: Run) -> None:
     said, kind, words = ODD[what]
-    with Canned(said, cuts=what in ("half a reply", "no HTTP")) as server:
+    with CannedServer(said, cuts=what in ("half a reply", "no HTTP")) as server:
         with pytest.raises(StoreError, match=words) as caught:
             claim(server, run)
         assert type(caught.value) is kind or isinstance(caught.value, kind)
@@ -84,7 +88,7 @@ def test_an_invalid_reply_is_reported_without_a_secret(what: str, run: Run) -> N
 
 
 def test_an_unknown_field_of_a_reply_is_ignored(run: Run) -> None:
-    with Canned(reply({"claims": [], "more": 1})) as server:
+    with CannedServer(reply({"claims": [], "more": 1})) as server:
         assert claim(server, run) == []
 
 
@@ -113,12 +117,12 @@ def structs_in(of: object, seen: set[type[msgspec.Struct]]) -> set[type[msgspec.
 
 
 def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -> None:
-    class Dripping(Canned):
+    class Dripping(CannedServer):
         def _serve(self, client: socket.socket) -> None:
             with client, suppress(OSError):
                 for byte in reply(NONE):
                     client.sendall(bytes([byte]))
-                    self.quiet.wait(1.0)
+                    self.end_silence.wait(1.0)
 
     with Dripping(b"") as server:
         began = time.monotonic()
@@ -136,7 +140,7 @@ def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -
 
 
 def test_a_server_that_is_down_is_reported_at_once(run: Run) -> None:
-    with socket.socket() as deaf, Canned(b"") as server:
+    with socket.socket() as deaf, CannedServer(b"") as server:
         deaf.bind(("127.0.0.1", 0))  # nobody else may listen there meanwhile
         server.url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         with pytest.raises(StoreUnreachable) as caught:
@@ -145,9 +149,9 @@ def test_a_server_that_is_down_is_reported_at_once(run: Run) -> None:
 
 
 def test_the_client_waits_for_retry_after(run: Run) -> None:
-    away = trouble("unreachable", "away", "503 Service Unavailable", retry_after="1")
+    away = error_reply("unreachable", "away", "503 Service Unavailable", retry_after="1")
 
-    async def go(server: Canned) -> float:
+    async def go(server: CannedServer) -> float:
         store = HttpStore(server.url)
         began = time.monotonic()
         with pytest.raises(StoreUnreachable):
@@ -156,56 +160,56 @@ def test_the_client_waits_for_retry_after(run: Run) -> None:
         await store.close()
         return time.monotonic() - began
 
-    with Canned(away, reply(NONE)) as server:
+    with CannedServer(away, reply(NONE)) as server:
         assert 0.99 < run(go(server)) < 20
 
 
 def test_a_long_poll_is_cancelled_when_its_worker_stops(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         assert await store.wait(0.1) is True
         polling = asyncio.create_task(store.wait(30.0))
-        assert await asyncio.to_thread(server.met_quiet.wait, 25)
+        assert await asyncio.to_thread(server.reached_silence.wait, 25)
         began = time.monotonic()
         polling.cancel()
         await asyncio.wait([polling])
         await store.close()
         assert time.monotonic() - began < 20, "it waited for its poll"
 
-    with Canned(reply({"wake_count": "a.1"}), b"") as server:
+    with CannedServer(reply({"wake_count": "a.1"}), b"") as server:
         run(go(server))
     assert [body["wait"] for body in server.bodies] == [0, 30]
     assert [body.get("wake_count") for body in server.bodies] == [None, "a.1"]
 
 
 def test_after_a_failed_poll_the_store_is_not_listening_until_one_is_answered(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
-        heard = [store.is_listening]
+        states = [store.is_listening]
         assert await store.wait(0.0) is True
-        heard.append(store.is_listening)
+        states.append(store.is_listening)
         with pytest.raises(StoreUnreachable):
             await store.wait(0.0)
-        heard.append(store.is_listening)
+        states.append(store.is_listening)
         assert await store.wait(0.0) is True, "another count: the server was restarted, and anything may have come"
         assert await store.wait(0.0) is False
-        assert [*heard, store.is_listening] == [False, True, False, False], "at last the lent store does not hear"
+        assert [*states, store.is_listening] == [False, True, False, False], "the lent store is not listening"
         await store.close()
 
     deaf = reply({"wake_count": "b.1", "is_listening": False})
-    with Canned(
+    with CannedServer(
         reply({"wake_count": "a.1"}), reply(b"", "502 Bad Gateway"), reply({"wake_count": "b.1"}), deaf
     ) as server:
         run(go(server))
 
 
 def test_conditions_are_closed_values_only(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         for bad in (sql("length(path) < {}", 3), "size < 3"):
             with pytest.raises(ConfigurationError, match="Where"):
                 await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(bad,)))
-        assert server.asked == []
+        assert server.heads == []
         await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(Where("size", "<", 3),)))
         assert server.bodies[0]["conditions"] == [{"column": "size", "op": "<", "value": 3}]
         with pytest.raises(ConfigurationError, match="supports no conditions"):
@@ -214,17 +218,19 @@ def test_conditions_are_closed_values_only(run: Run) -> None:
             await store.claim(REQUEST)
         await store.close()
 
-    out_of_scope = trouble("out of scope", "no claim", "403 Forbidden", "ask")
-    with Canned(reply(NONE), trouble("refused", "supports no conditions", "400 Bad Request"), out_of_scope) as server:
+    out_of_scope = error_reply("out of scope", "no claim", "403 Forbidden", "ask")
+    with CannedServer(
+        reply(NONE), error_reply("refused", "supports no conditions", "400 Bad Request"), out_of_scope
+    ) as server:
         run(go(server))
 
 
 def test_a_refused_settlement_does_not_affect_the_others(run: Run) -> None:
     settled = reply({"verdicts": ["settled"]})
-    refused = trouble("malformed", "batch[0].settlement.delay: -1 s", "400 Bad Request")
+    refused = error_reply("malformed", "batch[0].settlement.delay: -1 s", "400 Bad Request")
     batch = [(Lease(n, "t", 1), COMPLETED) for n in (1, 2)]
 
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         first, second = await store.settle(batch)
         assert first is Verdict.SETTLED
@@ -232,7 +238,7 @@ def test_a_refused_settlement_does_not_affect_the_others(run: Run) -> None:
         assert "delay: -1" in second.reason
         await store.close()
 
-    with Canned(refused, settled, refused) as server:
+    with CannedServer(refused, settled, refused) as server:
         run(go(server))
     sent = [[one["proof"]["lease"]["job_id"] for one in body["batch"]] for body in server.bodies]
     assert sent == [[1, 2], [1], [2]]
@@ -243,14 +249,14 @@ def test_a_settlement_that_is_too_large_for_a_request_is_not_sent(run: Run, resu
     big = Settlement(State.COMPLETED, AttemptOutcome.OK, result=result)
     batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
 
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         first, second = await store.settle(batch)
         assert isinstance(first, RefusedSettlement)
         assert second is Verdict.SETTLED
         await store.close()
 
-    with Canned(reply({"verdicts": ["settled"]})) as server:
+    with CannedServer(reply({"verdicts": ["settled"]})) as server:
         run(go(server))
     (body,) = server.bodies
     assert [one["proof"]["lease"]["job_id"] for one in body["batch"]] == [2]
@@ -262,7 +268,7 @@ def test_the_reply_is_the_settlement_that_the_server_has_recorded(run: Run) -> N
     asked = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="it failed")
     batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
 
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         assert await store.settle(batch) == [
             Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="it failed"),
@@ -270,12 +276,12 @@ def test_the_reply_is_the_settlement_that_the_server_has_recorded(run: Run) -> N
         ]
         await store.close()
 
-    with Canned(reply({"verdicts": ["settled", "unwritten"], "differences": differences})) as server:
+    with CannedServer(reply({"verdicts": ["settled", "unwritten"], "differences": differences})) as server:
         run(go(server))
 
 
 def test_large_batches_are_sent_in_requests_below_the_limit(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         result = '"' + "x" * 300_000 + '"'
         batch = [(Lease(n, "t", 1), Settlement(State.COMPLETED, AttemptOutcome.OK, result=result)) for n in range(7)]
@@ -283,13 +289,13 @@ def test_large_batches_are_sent_in_requests_below_the_limit(run: Run) -> None:
         await store.close()
 
     three, one = reply({"verdicts": ["settled"] * 3}), reply({"verdicts": ["settled"]})
-    with Canned(three, three, one) as server:
+    with CannedServer(three, three, one) as server:
         run(go(server))
     assert [len(body["batch"]) for body in server.bodies] == [3, 3, 1]
 
 
 def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         jobs = [NewJob(task="t") for _ in range(1500)]
         with pytest.raises(OutcomeUnknown, match="the first 1000 jobs of this call are enqueued"):
@@ -298,7 +304,7 @@ def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None
             await store.jobs.enqueue(NewJob(task="t"))
         with pytest.raises(StoreError, match="not for the task 't'"):
             await store.jobs.enqueue(NewJob(task="t"))
-        asked = len(server.asked)
+        asked = len(server.heads)
         for wrong in ([NewJob(task="a", key="k"), NewJob(task="b", key="k")], [NewJob(task="")]):
             with pytest.raises(InvalidJob):
                 await store.jobs.enqueue_many(wrong)
@@ -306,13 +312,13 @@ def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None
             await store.jobs.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
         with pytest.raises(InvalidJob, match="enqueue_many"):
             await store.jobs.add_jobs([NewJob(task="t") for _ in range(1001)])
-        assert len(server.asked) == asked, "what cannot be is refused before anything is sent"
+        assert len(server.heads) == asked, "what cannot be is refused before anything is sent"
         await store.close()
 
     first = reply({"ids": list(range(1, 1001))})
-    bad = trouble("invalid job", "task: not here", "400 Bad Request")
-    outside = trouble("out of scope", "this token is not for the task 't'", "403 Forbidden")
-    with Canned(first, reply(b"", "502 Bad Gateway"), bad, outside) as server:
+    bad = error_reply("invalid job", "task: not here", "400 Bad Request")
+    outside = error_reply("out of scope", "this token is not for the task 't'", "403 Forbidden")
+    with CannedServer(first, reply(b"", "502 Bad Gateway"), bad, outside) as server:
         run(go(server))
 
 
@@ -324,21 +330,21 @@ def test_a_reply_with_leases_of_another_claim_is_refused(run: Run) -> None:
         "kind": "record",
     }
     with (
-        Canned(reply({"claims": [lent | {"task": "t", "attempts": 1, "max_attempts": 1}]})) as server,
+        CannedServer(reply({"claims": [lent | {"task": "t", "attempts": 1, "max_attempts": 1}]})) as server,
         pytest.raises(StoreError, match="leases of another claim"),
     ):
         claim(server, run)
 
 
 def test_a_long_poll_may_wait_in_addition_to_the_timeout_of_a_call(run: Run) -> None:
-    class Late(Canned):
+    class Late(CannedServer):
         def _serve(self, client: socket.socket) -> None:
             with client, suppress(OSError):
                 client.recv(65536)
-                self.quiet.wait(0.4)
+                self.end_silence.wait(0.4)
                 client.sendall(reply({"wake_count": "a.2"}))
 
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=0.2))
         store._wake_count = "a.1"
         assert await store.wait(20.0) is True
@@ -352,7 +358,7 @@ def test_a_repeated_settlement_contains_the_proof_of_its_lease(run: Run) -> None
     lent = {"lease": {"job_id": 7, "token": REQUEST.token, "epoch": 1}, "authorization": "proof", "kind": "record"}
     claims = {"claims": [lent | {"record": {}, "task": "t", "attempts": 1, "max_attempts": 1}]}
 
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
         await store.claim(REQUEST)
         assert await store.settle([(LEASE, COMPLETED)]) == [Verdict.BUSY]
@@ -367,14 +373,14 @@ def test_a_repeated_settlement_contains_the_proof_of_its_lease(run: Run) -> None
         await store.close()
 
     busy, settled = reply({"verdicts": ["busy"]}), reply({"verdicts": ["settled"]})
-    with Canned(reply(claims), busy, settled, reply(claims), reply({"lost": [[7, REQUEST.token]]})) as server:
+    with CannedServer(reply(claims), busy, settled, reply(claims), reply({"lost": [[7, REQUEST.token]]})) as server:
         run(go(server))
     assert [body["repeat"] for body in server.bodies if "repeat" in body] == [False, True]
     assert [body["batch"][0]["proof"]["authorization"] for body in server.bodies if "batch" in body] == ["proof"] * 2
 
 
 def test_a_call_without_a_connection_was_not_executed(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=20.0))
         patience = store._http._extensions["timeout"]
         assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
@@ -382,7 +388,7 @@ def test_a_call_without_a_connection_was_not_executed(run: Run) -> None:
         calls = [asyncio.create_task(store.jobs.enqueue(NewJob(task="t"))) for _ in range(MAX_CONNECTIONS + 3)]
         while sum(call.done() for call in calls) < 3:
             await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
-        server.quiet.set()
+        server.end_silence.set()
         ends = await asyncio.gather(*calls, return_exceptions=True)
         unsent = [str(error) for error in ends if isinstance(error, StoreUnreachable)]
         assert len(unsent) == 3
@@ -390,31 +396,31 @@ def test_a_call_without_a_connection_was_not_executed(run: Run) -> None:
         assert sum(isinstance(error, OutcomeUnknown) for error in ends) == MAX_CONNECTIONS
         await store.close()
 
-    with Canned(b"") as server:
+    with CannedServer(b"") as server:
         run(go(server))
 
 
 def test_sending_progress_stops_at_its_time_limit(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         heartbeats = HttpStore(server.url).heartbeats()
         assert isinstance(heartbeats, ProgressKeeper)
         with pytest.raises(StoreUnreachable, match=r"no answer within 0\.05 s"):
             await heartbeats.keep_progress([Progress(LEASE, 0.1)], 0.05)
         await heartbeats.close()
 
-    with Canned(b"") as server:
+    with CannedServer(b"") as server:
         run(go(server))
 
 
 def test_many_progress_notes_are_sent_in_requests_below_the_limit(run: Run) -> None:
-    async def go(server: Canned) -> None:
+    async def go(server: CannedServer) -> None:
         heartbeats = HttpStore(server.url).heartbeats()
         assert isinstance(heartbeats, ProgressKeeper)
         notes = [Progress(Lease(n, "t" * 36, 1), 1 / 3, "\N{SNOWMAN}" * 200) for n in range(1001)]
         await heartbeats.keep_progress(notes, 60.0)
         await heartbeats.close()
 
-    with Canned(reply({"lost": []})) as server:
+    with CannedServer(reply({"lost": []})) as server:
         run(go(server))
     assert [len(body["notes"]) for body in server.bodies] == [500, 500, 1]
     assert max(len(json.dumps(body, ensure_ascii=False).encode()) for body in server.bodies) < MAX_BODY_BYTES // 2

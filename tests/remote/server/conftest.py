@@ -1,4 +1,4 @@
-"""Servers for the tests of lending, each on a port of its own."""
+"""Lending servers for tests, each on a port of its own."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ Lend = Callable[..., Lending]
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    """Where the file of tokens is, once there are any."""
+    """Path of the tokens file, which may not exist yet."""
     return tmp_path / "keys" / "tokens.json"
 
 
 @pytest.fixture(scope="session")
-def leaving() -> Iterator[list[Lending]]:
-    """Servers that were told to stop: their last moments are not waited for test by test."""
-    told: list[Lending] = []
-    yield told
-    for lending in told:
+def stopping_servers() -> Iterator[list[Lending]]:
+    """Stopping servers. They are joined at the end of the session, so that no test waits for them."""
+    servers: list[Lending] = []
+    yield servers
+    for lending in servers:
         lending.join()
 
 
 @pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that waits and is not woken looks again later than any test waits."""
+def long_store_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a wait at the store take longer than any test, so that only wake-ups end polls."""
     monkeypatch.setattr("stowhand.remote.server.wake_broadcast.LISTENING_WAIT_SECONDS", 100.0)
 
 
 @pytest.fixture
-def lend(tokens: Path, leaving: list[Lending]) -> Iterator[Lend]:
-    """``lend(store)`` starts a server; ``counts``: with metrics; options by name."""
+def lend(tokens: Path, stopping_servers: list[Lending]) -> Iterator[Lend]:
+    """Return a function that starts a server. ``counts``: with metrics. Options of the server are keywords."""
     started: list[Lending] = []
 
     def lend(store: Any = None, *, counts: bool = False, **options: Any) -> Lending:
-        given: dict[str, Any] = {"port": 0, "tokens": tokens} | options
-        lending = Lending(store or MemoryStore(), ServerOptions(**given), LendingMetrics() if counts else None)
+        keywords: dict[str, Any] = {"port": 0, "tokens": tokens} | options
+        lending = Lending(store or MemoryStore(), ServerOptions(**keywords), LendingMetrics() if counts else None)
         lending.start()
         started.append(lending)
         return lending
 
     yield lend
     for lending in started:
-        lending.tell_to_stop()
-    leaving += started
+        lending.request_stop()
+    stopping_servers += started

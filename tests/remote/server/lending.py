@@ -1,4 +1,4 @@
-"""A lending server in a thread, and a client that knows nothing but HTTP and JSON."""
+"""A lending server in a thread, and a client that uses only HTTP and JSON."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.server.tokens import TokenFile, TokenRecord, new_token
 
 T = TypeVar("T")
-PATIENCE = 60.0
-"""Seconds until a test gives up; longer than any request waits."""
+TIMEOUT_SECONDS = 60.0
+"""Time limit of a test. No request waits longer."""
 KINDS = (RemoteCallAudited, RequestAnswered, StoreCallFailed, TokenFileUnreadable, InvalidTokensSent)
 
 
@@ -47,30 +47,30 @@ class Reply:
 
     @property
     def body(self) -> Any:
-        """As JSON."""
+        """Body, decoded from JSON."""
         return json.loads(self.raw)
 
     def refused(self, status: int, kind: str) -> str:
-        """It is this refusal, with a fix; its message."""
+        """Assert that the reply is this refusal with a fix, and return its message."""
         assert (self.status, self.body["error"]) == (status, kind), self.raw
         assert self.body["fix"]
         return str(self.body["message"])
 
 
 class Client:
-    """One worker elsewhere, on a connection of its own."""
+    """Client of a remote worker, with a connection of its own."""
 
     def __init__(self, url: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         self.token = token
         assert parts.hostname is not None
         self.connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=PATIENCE, context=tls)
+            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS, context=tls)
             if tls is not None
-            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         )
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token and "authorization" not in sent:
             sent["authorization"] = f"Bearer {self.token}"
@@ -81,20 +81,20 @@ class Client:
         return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 
     def get(self, path: str) -> Reply:
-        return self.ask("GET", path)
+        return self.request("GET", path)
 
     def post(self, call: str, **body: Any) -> Reply:
-        return self.ask("POST", f"/v1/{call}", json.dumps(body).encode())
+        return self.request("POST", f"/v1/{call}", json.dumps(body).encode())
 
     def claim(self, limit: int = 1, token: str | None = None, **asked: Any) -> list[Any]:
-        """The records that a claim brings; it must be answered."""
+        """Return the records of a claim, which must be answered with 200."""
         reply = self.post("claim", **claiming(limit, token, **asked))
         assert reply.status == 200, reply.raw
         return list(reply.body["claims"])
 
     def claim_when_due(self, limit: int = 1) -> list[Any]:
-        """Claim until there is something; in between wait with ``/v1/due``, as an idle worker does."""
-        deadline = time.monotonic() + PATIENCE
+        """Claim until a record is returned. In between, poll ``/v1/due``, as an idle worker does."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             due = self.post("due").body
             if claims := self.claim(limit):
@@ -104,8 +104,8 @@ class Client:
             self.post("due", wait=wait, wake_count=due["wake_count"])
 
     def settle(self, *claims: Any, repeat: bool = False, **settlement: Any) -> list[str]:
-        what = {"state": "completed", "ended": "ok"} | settlement
-        batch = [{"proof": proof(claim), "settlement": what} for claim in claims]
+        fields = {"state": "completed", "ended": "ok"} | settlement
+        batch = [{"proof": proof(claim), "settlement": fields} for claim in claims]
         reply = self.post("settle", batch=batch, repeat=repeat)
         assert reply.status == 200, reply.raw
         return list(reply.body["verdicts"])
@@ -119,22 +119,22 @@ def claiming(limit: object = 1, token: str | None = None, **asked: Any) -> dict[
 
 
 def proof(claim: Any) -> dict[str, Any]:
-    """What a later call about it bears."""
+    """Return the proof that later calls about a claim contain."""
     return {"lease": claim["lease"], "authorization": claim["authorization"]}
 
 
 class Lending:
-    """``running(...)`` on a loop in a thread."""
+    """Server (``lender.running``) on a loop in a thread."""
 
     def __init__(self, store: AnyStore[Any], options: ServerOptions, metrics: LendingMetrics | None = None) -> None:
         self.metrics = metrics
         self.store, self.options = store, options
         self.events = Events()
-        self.told: list[Event] = []
+        self.emitted: list[Event] = []
         for kind in KINDS:
-            self.events.on(kind, self.told.append)
+            self.events.on(kind, self.emitted.append)
         self.reset = threading.Event()
-        """A job was taken back from a worker that is gone."""
+        """Set when a job of a lost worker was reset."""
         self.events.on(JobsReset, lambda _: self.reset.set())
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
@@ -144,9 +144,9 @@ class Lending:
         self.clients: list[Client] = []
 
     def start(self) -> None:
-        """Raises what keeps it from starting."""
+        """Start the server. Raise the error that prevents its start."""
         self._thread.start()
-        assert self._up.wait(PATIENCE)
+        assert self._up.wait(TIMEOUT_SECONDS)
         if self.failed is not None:
             raise self.failed
 
@@ -154,8 +154,8 @@ class Lending:
     def url(self) -> str:
         return self.server.url
 
-    def wait_for_a_poll(self) -> None:
-        """Until a request waits for work."""
+    def wait_until_polled(self) -> None:
+        """Wait until a poll of a client waits."""
         app: Any = self.server._server.config.app
 
         async def waits() -> None:
@@ -169,8 +169,8 @@ class Lending:
         self.clients.append(client)
         return client
 
-    def tell_to_stop(self, *, closing: bool = True) -> None:
-        """``closing``: let the clients' connections go first."""
+    def request_stop(self, *, closing: bool = True) -> None:
+        """Request a stop. ``closing``: close the clients' connections first."""
         for client in self.clients if closing else ():
             client.close()
         if self._thread.is_alive():
@@ -178,18 +178,18 @@ class Lending:
                 self._loop.call_soon_threadsafe(self.server.stop)
 
     def join(self) -> None:
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
         assert not self._thread.is_alive(), "the server does not stop"
 
     def stop(self, *, closing: bool = True) -> None:
-        self.tell_to_stop(closing=closing)
+        self.request_stop(closing=closing)
         self.join()
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(TIMEOUT_SECONDS)
 
     def add(self, task: str = "t", **details: Any) -> int:
-        """A job in the lent store."""
+        """Enqueue a job in the lent store, and return its id."""
         store: Any = self.store
         job = self.do(store.jobs.enqueue(NewJob(task=task, **details)))
         return int(job.id)
@@ -198,10 +198,10 @@ class Lending:
         store: Any = self.store
         return str(self.do(store.jobs.get(job_id)).state)
 
-    def heard(self, kind: type[T]) -> list[T]:
-        """Events of this kind; what is told after a reply was sent is among them."""
+    def events_of(self, kind: type[T]) -> list[T]:
+        """Return the events of this kind, including those emitted after a reply was sent."""
         self.do(asyncio.sleep(0))
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.emitted if isinstance(event, kind)]
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -222,7 +222,7 @@ class Lending:
 
 
 def token_of(file: Path, name: str = "w", *scopes: str, expires: float | None = None, **limits: Any) -> str:
-    """A new token in this file."""
+    """Make a token in this file, and return it."""
     token, token_id, sha256 = new_token()
     now = datetime.now(UTC)
     record = TokenRecord(

@@ -1,4 +1,4 @@
-"""``stowhand serve`` in a process of its own, which a test may kill and start again on the same port."""
+"""Process of ``stowhand serve``, which a test may kill and start again on the same port."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from tests.support import forked
 from tests.support.valkey import free_port
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Serving:
-    """Use it as a context manager."""
+    """Context manager of the process."""
 
     def __init__(self, store_url: str, folder: Path, tokens: Path) -> None:
         self._store_url, self._folder, self._tokens = store_url, folder, tokens
@@ -32,7 +32,7 @@ class Serving:
         self.kill()
 
     def start(self) -> None:
-        """Until it answers."""
+        """Start the process, and wait until it answers."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -43,25 +43,25 @@ class Serving:
             self._process = forked.Popen(
                 [*command, "--tokens", str(self._tokens)], stdout=log, stderr=log, env=environment
             )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._answers():
-            assert self._process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def restart(self) -> None:
-        """Killed, and there again."""
+        """Kill the process, and start it again."""
         self.kill()
         self.start()
 
-    def said(self) -> str:
-        """Everything it has written."""
+    def output(self) -> str:
+        """Return the output of the process."""
         return (self._folder / "serve.log").read_text(errors="replace")
 
     def _answers(self) -> bool:

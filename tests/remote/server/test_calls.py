@@ -353,7 +353,7 @@ def test_a_poll_is_answered_at_once_or_after_a_wake_up(lend: Lend) -> None:
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("long_store_waits")
 def test_a_wake_up_between_an_empty_claim_and_the_wait_is_not_lost(lend: Lend) -> None:
     lending = lend()
     client = lending.client()
@@ -384,7 +384,7 @@ def test_waiting_polls_of_a_token_are_limited(lend: Lend, monkeypatch: pytest.Mo
     known = client.post("due").body["wake_count"]
     waiting = threading.Thread(target=lambda: second.post("due", wait=30, wake_count=known))
     waiting.start()
-    lending.wait_for_a_poll()
+    lending.wait_until_polled()
     refused = client.post("due", wait=1, wake_count=known)
     refused.refused(429, "too many")
     assert refused.headers["retry-after"] == "1"
@@ -409,7 +409,7 @@ def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
     (claim,) = client.claim()
     client.settle(claim, result='"hush"')
     client.post("enqueue", jobs=[{"task": "t", "payload": '"hush"'}])
-    told = lending.heard(RemoteCallAudited)
+    told = lending.events_of(RemoteCallAudited)
     assert [(event.call, event.ids, event.verdicts) for event in told] == [
         ("claim", (str(job_id),), ()),
         ("settle", (str(job_id),), ("completed: settled",)),
@@ -503,7 +503,7 @@ def test_invalid_task_names_are_refused_and_are_no_outage(lend: Lend, name: str)
     client = lending.client()
     for call, body in (("claim", claiming(tasks=[name])), ("due", {"tasks": [name]})):
         assert client.post(call, **body).refused(400, "invalid job").startswith("tasks: ")
-    assert lending.heard(StoreCallFailed) == []
+    assert lending.events_of(StoreCallFailed) == []
 
 
 class Broken(MemoryStore):
@@ -523,4 +523,4 @@ def test_an_error_that_is_not_the_stores_is_a_bug_and_no_outage(lend: Lend) -> N
     reply = lending.client().post("due")
     reply.refused(500, "broken")
     assert "retry-after" not in reply.headers
-    assert len(lending.heard(StoreCallFailed)) == 1
+    assert len(lending.events_of(StoreCallFailed)) == 1

@@ -20,7 +20,7 @@ from stowhand.remote.server import claims
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.remote.client.canned import Canned, reply
+from tests.remote.client.canned import CannedServer, reply
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Lending, claiming, token_of
 from tests.support.memory_rows import rows_of
@@ -189,7 +189,7 @@ def test_results_are_requested_in_several_calls_if_they_are_many_or_large(
 
 
 def test_results_are_requested_at_most_ten_times_a_second(run: Run) -> None:
-    async def wait(server: Canned) -> None:
+    async def wait(server: CannedServer) -> None:
         store = HttpStore(server.url)
         poll = ResultPoll(store.results, SystemClock())
         waiting = [asyncio.create_task(poll.end(job_id, 0)) for job_id in range(1, 101)]
@@ -200,5 +200,5 @@ def test_results_are_requested_at_most_ten_times_a_second(run: Run) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
         await store.close()
 
-    with Canned(*[reply({"ended": []})] * 20) as server:
+    with CannedServer(*[reply({"ended": []})] * 20) as server:
         run(wait(server))

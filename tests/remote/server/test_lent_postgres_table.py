@@ -195,12 +195,12 @@ def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend
         reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
         assert f"cannot make this comparison ({column})" in reply.refused(400, "malformed")
         assert b"postgres" not in reply.raw
-    assert [event.operation for event in lending.heard(StoreCallFailed)] == ["claim"] * 2, (
+    assert [event.operation for event in lending.events_of(StoreCallFailed)] == ["claim"] * 2, (
         "NUL is never sent to the database"
     )
     uploads.sql("DROP TABLE uploads")
     client.post("claim", **claiming()).refused(503, "unreachable")
-    assert "uploads" in lending.heard(StoreCallFailed)[-1].error
+    assert "uploads" in lending.events_of(StoreCallFailed)[-1].error
 
 
 def test_conditions_are_limited_by_the_token_and_another_token_changes_nothing(run: Run, uploads: Uploads) -> None:

@@ -24,13 +24,13 @@ from tests.remote.server.lending import claiming
 )
 def test_requests_to_another_host_than_localhost_are_refused(lend: Lend, headers: dict[str, str]) -> None:
     client = lend().client()
-    client.ask("POST", "/v1/claim", json.dumps(claiming()).encode(), **headers).refused(403, "out of scope")
+    client.request("POST", "/v1/claim", json.dumps(claiming()).encode(), **headers).refused(403, "out of scope")
 
 
 def test_a_body_that_a_web_page_could_send_is_refused(lend: Lend) -> None:
     body = json.dumps({"jobs": [{"task": "t"}]}).encode()
     client = lend().client()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        client.ask("POST", "/v1/enqueue", body, content_type=kind).refused(400, "malformed")
-    client.ask("OPTIONS", "/v1/enqueue").refused(405, "method")
+        client.request("POST", "/v1/enqueue", body, content_type=kind).refused(400, "malformed")
+    client.request("OPTIONS", "/v1/enqueue").refused(405, "method")
     assert client.claim() == []

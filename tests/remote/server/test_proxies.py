@@ -47,11 +47,11 @@ def test_a_local_program_cannot_forge_its_address(lend: Lend, tokens: Path, monk
     lending = lend()
     client = lending.client("stow_0_x")
     replies = [
-        client.ask("GET", "/v1/terms", x_forwarded_for=f"10.0.0.{number}")
+        client.request("GET", "/v1/terms", x_forwarded_for=f"10.0.0.{number}")
         for number in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
     ]
     assert [reply.status for reply in replies] == [401] * MAX_WRONG_TOKENS_PER_MINUTE + [429]
-    assert {event.address for event in lending.heard(RequestAnswered)} == {"127.0.0.1"}
+    assert {event.address for event in lending.events_of(RequestAnswered)} == {"127.0.0.1"}
 
 
 def test_a_trusted_proxy_reports_the_address_of_its_client(lend: Lend, tokens: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_trusted_proxy_reports_the_address_of_its_client(lend: Lend, tokens: P
     lending = lend(trust_from=("127.0.0.1",))
     client = lending.client("stow_0_x")
     statuses = [
-        client.ask("GET", "/v1/terms", x_forwarded_for="6.6.6.6, 10.0.0.1").status
+        client.request("GET", "/v1/terms", x_forwarded_for="6.6.6.6, 10.0.0.1").status
         for _ in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
     ]
     assert statuses[-1] == 429
-    assert client.ask("GET", "/v1/terms", x_forwarded_for="10.0.0.2").status == 401
-    assert [event.address for event in lending.heard(InvalidTokensSent)] == ["10.0.0.1"]
+    assert client.request("GET", "/v1/terms", x_forwarded_for="10.0.0.2").status == 401
+    assert [event.address for event in lending.events_of(InvalidTokensSent)] == ["10.0.0.1"]

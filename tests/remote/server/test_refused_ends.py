@@ -16,7 +16,7 @@ COMPLETED = {"state": "completed", "ended": "ok"}
 
 
 def audit(lending: Lending) -> list[str]:
-    return [word for event in lending.heard(RemoteCallAudited) if event.call == "settle" for word in event.verdicts]
+    return [word for event in lending.events_of(RemoteCallAudited) if event.call == "settle" for word in event.verdicts]
 
 
 def test_recorded_settlements_are_replied_audited_and_counted(lend: Lend) -> None:

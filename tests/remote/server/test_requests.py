@@ -63,7 +63,7 @@ def client(shared: Lending) -> Iterator[Client]:
     ids=lambda value: value if isinstance(value, str) else "body",  # the tokens differ from process to process
 )
 def test_a_body_that_cannot_be_read_is_refused_with_the_place(client: Client, body: bytes, where: str) -> None:
-    reply = client.ask("POST", "/v1/claim", body)
+    reply = client.request("POST", "/v1/claim", body)
     assert reply.status == 400
     assert where in reply.body["message"]
     assert reply.body["fix"]
@@ -137,8 +137,8 @@ def test_a_body_that_exceeds_the_limit_is_refused_while_it_is_read(shared: Lendi
 
 def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
     body = json.dumps(claiming()).encode()
-    assert client.ask("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body))).status == 200
-    client.ask("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body) + 1)).refused(413, "too large")
+    assert client.request("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body))).status == 200
+    client.request("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body) + 1)).refused(413, "too large")
 
 
 def test_too_many_items_are_refused(client: Client) -> None:
@@ -159,9 +159,9 @@ def test_headers_that_are_too_large_are_refused(shared: Lending) -> None:
 
 def test_too_many_headers_are_refused(client: Client) -> None:
     few = {f"x-{number}": "1" for number in range(MAX_HEADERS - 10)}
-    assert client.ask("GET", "/v1/terms", None, **few).status == 200
+    assert client.request("GET", "/v1/terms", None, **few).status == 200
     many = {f"x-{number}": "1" for number in range(MAX_HEADERS + 1)}
-    client.ask("GET", "/v1/terms", None, **many).refused(431, "malformed")
+    client.request("GET", "/v1/terms", None, **many).refused(431, "malformed")
 
 
 TWO_LENGTHS = b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -211,7 +211,7 @@ def test_a_poll_waits_at_most_30_seconds(client: Client) -> None:
 def test_numbers_outside_their_range_are_refused(client: Client) -> None:
     body = json.dumps(claiming()).encode()
     for number in (b"1" + b"0" * 5000, b"1e999", b"-1e308"):
-        client.ask("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
+        client.request("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
 
 
 def test_a_poll_may_wait_longer_than_the_read_timeout(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +228,11 @@ def test_connections_are_bounded(lend: Lend, monkeypatch: pytest.MonkeyPatch) ->
     first, second = lending.client(), lending.client()
     assert first.claim() == []
     assert second.claim() == []
-    assert lending.client().ask("GET", "/v1/terms").status == 503
+    assert lending.client().request("GET", "/v1/terms").status == 503
     assert first.claim() == []
     first.close()
     deadline = time.monotonic() + 30
-    while (answered := lending.client().ask("GET", "/v1/terms")).status != 200:
+    while (answered := lending.client().request("GET", "/v1/terms")).status != 200:
         assert time.monotonic() < deadline, answered
 
 

@@ -33,7 +33,7 @@ def test_another_address_with_tokens_is_served(lend: Lend, tokens: Path) -> None
     token = token_of(tokens)
     lending = lend(host="0.0.0.0")
     client = Client(lending.url.replace("0.0.0.0", "127.0.0.1"), token)
-    assert client.ask("GET", "/v1/terms", host="jobs.example").status == 200
+    assert client.request("GET", "/v1/terms", host="jobs.example").status == 200
     client.close()
 
 
@@ -98,14 +98,14 @@ def test_connections_are_limited_by_open_files(hard: int, fits: int, asked_for: 
     assert said.split() == [str(fits), str(asked_for)]
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("long_store_waits")
 def test_a_stop_ends_long_polls_at_once(lend: Lend) -> None:
     lending = lend()
     client, replies = lending.client(), []
     known = client.post("due").body["wake_count"]
     poll = threading.Thread(target=lambda: replies.append(client.post("due", wait=30, wake_count=known)))
     poll.start()
-    lending.wait_for_a_poll()
+    lending.wait_until_polled()
     began = time.monotonic()
     lending.stop(closing=False)
     poll.join()
@@ -184,7 +184,7 @@ def test_a_schema_that_is_too_new_ends_the_server(lend: Lend) -> None:
     assert isinstance(lending.failed, SchemaTooNew)
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("long_store_waits")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_queue_in_a_database_is_lent(
     lend: Lend, kind: str, tmp_path: Path, request: pytest.FixtureRequest, tokens: Path

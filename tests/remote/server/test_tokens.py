@@ -26,7 +26,7 @@ def test_a_request_without_a_token_is_refused(lend: Lend, tokens: Path) -> None:
     lending = lend()
     assert lending.client(good).claim() == []
     for wrong in ("", "nonsense", good[:-1], good + "x", good.upper(), "stow__", "é"):
-        reply = lending.client().ask("GET", "/v1/terms", authorization=f"Bearer {wrong}".encode().decode("latin-1"))
+        reply = lending.client().request("GET", "/v1/terms", authorization=f"Bearer {wrong}".encode().decode("latin-1"))
         reply.refused(401, "unauthorized")
         assert reply.headers["www-authenticate"] == "Bearer"
 
@@ -90,7 +90,7 @@ def test_known_tokens_stay_valid_while_the_file_is_broken(lend: Lend, tokens: Pa
     lending = lend()
     tokens.write_text("{")
     assert lending.client(token).claim() == []
-    assert len(lending.heard(TokenFileUnreadable)) == 1
+    assert len(lending.events_of(TokenFileUnreadable)) == 1
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_stolen_lease_changes_nothing(lend: Lend, tokens: Path) -> None:
     assert other.settle(claim) == ["lost"]
     assert other.post("heartbeat", leases=[stolen], lease=30.0).body["lost"] == [pair]
     assert other.post("release", leases=[stolen]).body["lost"] == [pair]
-    (audited,) = [event.verdicts for event in lending.heard(RemoteCallAudited) if event.call == "release"]
+    (audited,) = [event.verdicts for event in lending.events_of(RemoteCallAudited) if event.call == "release"]
     assert audited == ("unchanged: lost",)
     other.post("release", token=token)
     other.post("logs", proof=stolen).refused(409, "lease lost")
@@ -282,7 +282,7 @@ def test_an_address_with_many_wrong_tokens_must_wait_but_valid_tokens_need_not(l
     assert statuses == [401] * 10 + [429] * 2
     assert int(client.get("/v1/terms").headers["retry-after"]) > 0
     assert lending.client(good).get("/v1/terms").status == 200
-    assert len(lending.heard(InvalidTokensSent)) == 1
+    assert len(lending.events_of(InvalidTokensSent)) == 1
 
 
 def test_no_secret_is_logged_or_stored(lend: Lend, tokens: Path) -> None:
@@ -292,9 +292,9 @@ def test_no_secret_is_logged_or_stored(lend: Lend, tokens: Path) -> None:
     kept = tokens.read_text()
     assert token not in kept
     assert token.split("_", 2)[2] not in kept
-    (event,) = lending.heard(RequestAnswered)
+    (event,) = lending.events_of(RequestAnswered)
     assert (event.token_id, event.status) == (token.split("_")[1], 200)
-    assert token not in repr(lending.told)
+    assert token not in repr(lending.emitted)
     for file in (tokens, tokens.with_name("tokens.json.secret")):
         assert file.stat().st_mode & 0o777 == 0o600
 
@@ -310,7 +310,7 @@ def test_a_tokens_file_counts_once_its_mode_is_fixed(lend: Lend, tokens: Path) -
     spread.chmod(0o644)
     spread.replace(tokens)
     assert client.get("/v1/terms").status == 200  # what was known before still holds
-    assert len(lending.heard(TokenFileUnreadable)) == 1
+    assert len(lending.events_of(TokenFileUnreadable)) == 1
     tokens.chmod(0o600)
     client.get("/v1/terms").refused(401, "unauthorized")
 

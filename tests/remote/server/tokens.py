@@ -1,4 +1,4 @@
-"""Worker tokens for tests, written into the file as ``stowhand tokens`` does."""
+"""Worker tokens for tests, written to the tokens file as by ``stowhand tokens``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_token(
     queues: tuple[str, ...] | None = None,
     serials: tuple[str, ...] | None = None,
 ) -> str:
-    """A token, by default for everything."""
+    """Make a token, by default with all scopes, and return it."""
     token, token_id, sha256 = new_token()
     record = TokenRecord(
         id=token_id,
@@ -38,7 +38,7 @@ def make_token(
 
 
 def revoke(path: Path, name: str) -> None:
-    """It is no good any more."""
+    """Revoke the tokens with this name."""
 
     def revoked(record: TokenRecord) -> TokenRecord:
         return msgspec.structs.replace(record, revoked=MOMENT) if record.name == name else record
