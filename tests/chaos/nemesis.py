@@ -91,7 +91,7 @@ class Fleet:
         return codes
 
     def destroy(self) -> None:
-        """Whatever happened: leave nobody behind."""
+        """End all processes."""
         for thaw in self.frozen.values():
             thaw.cancel()
         for process in self.processes:

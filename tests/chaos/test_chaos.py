@@ -191,7 +191,7 @@ class Chaos:
             assert len(ends) == 1, f"job {job_id}: accepted, but its handler ended {len(ends)} times under that lease"
 
     def dump(self) -> str:
-        """What a person needs who looks into a failure."""
+        """Return details for the analysis of a failure."""
         lines = self.fleet.logs().splitlines()
         telling = [line for line in lines if "Completed task" not in line][-60:]
         return "\n".join([f"CHAOS_SEED={self.seed}", *self.told, "--- last log lines:", *telling])

@@ -112,7 +112,7 @@ def homes(client: redis.Redis) -> dict[str, list[str]]:
 
 
 def check_ends(client: redis.Redis, ids: list[str]) -> None:
-    """Each has passed every queue; what it bears of each is what somebody has really done; and it will expire."""
+    """Assert that each job has passed every queue with a real result of each, and that it will expire."""
     doers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for line in client.lrange("ledger", 0, -1):
         job, queue, token = str(line).split()

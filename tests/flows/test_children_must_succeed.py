@@ -1,4 +1,4 @@
-"""A parent whose children must succeed fails when one has failed; its retry makes only the failed ones anew."""
+"""A parent whose children must succeed fails with a child; its retry creates only the failed ones again."""
 
 from __future__ import annotations
 

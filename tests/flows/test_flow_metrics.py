@@ -25,7 +25,7 @@ QUEUES = [Queue("first", next_queue="second", max_retries=1, delayable=True), Qu
 
 
 class Shop:
-    """A registry, and what it says of the flow ``demo``."""
+    """A registry, and the metrics of the flow ``demo``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -19,7 +19,7 @@ from tests.conftest import Run
 
 LONE = "\ud800"
 BYTES = "\udcff"
-"""As bytes of somebody else's come from Redis, or from a command line."""
+"""Bytes that are not valid text, as from another program in Redis or from a command line."""
 Use = Callable[[Flow], Any]
 
 REFUSED: dict[str, tuple[Use, str]] = {

@@ -119,7 +119,7 @@ def test_workers_continue_after_five_outages_without_losing_a_job(
 def test_workers_that_start_while_a_replica_is_being_promoted_wait_for_that(
     run: Run, always_server: RedisServer, passed: Passed
 ) -> None:
-    """Nobody has marked the queues yet, and nobody can."""
+    """The owners of the queues are not marked yet, and cannot be marked."""
     always_server.flush()
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Where a flow may be: what is understood, and what is said about the rest."""
+"""Places of flows: valid ones, and errors for others."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ FAILED = {
 FACTS = ("id", "parent")
 """What differs from job to job. Only in Redis does a child name its parent."""
 ONLY_IN_REDIS = {"retries:first": 1}
-"""Elsewhere a job says how often it was tried again in the queue in which it is."""
+"""On other stores a job has its number of retries in its current queue."""
 
 
 def plain(value: Any) -> Any:

@@ -45,7 +45,7 @@ class Side(Protocol):
         """A worker takes the job of this task."""
 
     def fail(self, task: str, error: str) -> None:
-        """The worker that has it says that it failed."""
+        """Fail the job as the worker that holds it."""
 
     def rows(self) -> list[Row]:
         """Every job, in id order, ids as ranks."""

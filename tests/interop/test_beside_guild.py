@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("interop")
 
 JOBS = 200
 FAILS = 25
-"""Every so many-th job fails in the second queue."""
+"""Every job whose number is a multiple of this fails in the second queue."""
 LINE = FlowShape(
     name="demo",
     queues=(
@@ -206,7 +206,7 @@ def test_jobs_of_their_dead_worker_are_finished_by_ours(run: Run, redis_url: str
 def test_a_parent_and_its_children_are_served_by_two_programs(
     run: Run, redis_url: str, redis_server: LiveRedis, parents_are: str
 ) -> None:
-    """The original's children end without a word; ours counts them anew from time to time."""
+    """The original's children end without waking their parent; our sweep counts them from time to time."""
 
     async def story(client: redis.Redis) -> None:
         async with Theirs(redis_url, FAN) as theirs, Ours(redis_url, FAN) as ours:

@@ -1,4 +1,4 @@
-"""A schema that the original has made is named and left alone, whoever asks us to work in it."""
+"""A schema of the original implementation is reported and never changed."""
 
 from __future__ import annotations
 

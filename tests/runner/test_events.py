@@ -197,7 +197,7 @@ async def test_job_complete_is_emitted_only_after_the_settlement_is_written(sqli
 
 
 async def test_a_job_whose_settlement_failed_emits_no_complete(sqlite_url: str) -> None:
-    """The lease goes to somebody else while the job runs: nothing is recorded, and nothing is told but the start."""
+    """The job loses its lease while it runs: nothing is recorded, and only the start is emitted."""
     await add(sqlite_url, "steal")
     events = WorkerEvents()
     recorded = RecordedEvents(events)

@@ -1,4 +1,4 @@
-"""Which store and which tasks are meant; every mistake is told, all of them at once."""
+"""Options of the store and the tasks. All mistakes are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stowhand.testing.run_task_list_once``: what is due is run, and what became of it is told."""
+"""``stowhand.testing.run_task_list_once`` runs due jobs, and returns their outcomes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Manager:
         return heard
 
     def hear(self, seconds: float) -> list[str]:
-        """Everything that is said meanwhile."""
+        """Wait, and return all datagrams received so far."""
         time.sleep(seconds)
         heard = []
         while not self._heard.empty():

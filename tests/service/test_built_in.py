@@ -1,4 +1,4 @@
-"""The tasks that every worker has: a crontab line names one, nobody declares it."""
+"""Built-in tasks, which every worker has and a crontab line may name."""
 
 from __future__ import annotations
 

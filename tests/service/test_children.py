@@ -20,7 +20,7 @@ PATIENCE = 30
 
 
 class Family:
-    """Children that run the program ``echoing`` and are replaced so many times."""
+    """Children that run the program ``echoing`` and are replaced a given number of times."""
 
     def __init__(self, *arguments: str, restarts: int = 0, count: int = 1) -> None:
         self.started: asyncio.Queue[Child] = asyncio.Queue()

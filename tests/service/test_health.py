@@ -144,7 +144,7 @@ def test_each_process_is_shown_and_a_dead_one_is_missing_until_its_replacement_w
 
 
 def _is_missed(pages: Pages, supervisor: subprocess.Popen[bytes]) -> bool:
-    """Kills one and looks for a second; whoever looks late finds another at work already."""
+    """Kill a process, and return whether readiness misses it within a second: later its replacement works."""
     for child in children_of(supervisor):
         child.kill()
         break
@@ -157,7 +157,7 @@ def _is_missed(pages: Pages, supervisor: subprocess.Popen[bytes]) -> bool:
 
 
 def _refuses(pages: Pages, *loops: str) -> bool:
-    """It is not ready, and says that the store has refused the calls of one of these."""
+    """Return whether it is not ready because the store refuses calls of one of these loops."""
     status, said = pages.json("/readyz")
     refused = [reason.partition(": the store has answered with errors for ")[0] for reason in said["reasons"]]
     return status == 503 and any(loop in refused for loop in loops)

@@ -36,7 +36,7 @@ def proxy(postgres_url: str) -> Iterator[Proxy]:
 
 
 class Bench:
-    """A worker behind the proxy, a direct line to the same database, and everything the worker said."""
+    """A worker behind a proxy, a direct connection to the same database, and the events of the worker."""
 
     def __init__(self, direct: PostgresStore, worker: Worker, told: list[Event]) -> None:
         self.direct, self.worker, self.told = direct, worker, told
@@ -107,7 +107,7 @@ def test_a_job_whose_claim_had_no_reply_is_abandoned_and_runs_once(run: Run, pro
 def test_a_claim_that_arrives_after_its_token_was_abandoned_claims_nothing(
     run: Run, proxy: Proxy, postgres_url: str
 ) -> None:
-    """The claim races the death of its own worker: it is delivered late, when nobody is there to run what it takes."""
+    """The claim races the death of its own worker: it is delivered after the worker has died."""
 
     async def scenario() -> None:
         async with working(postgres_url, proxy.url) as bench:

@@ -229,7 +229,7 @@ def test_ends_without_a_settlement_of_a_worker_are_counted(metrics: tuple[Collec
 def test_metrics_for_alerts_are_zero_before_the_first_event(
     metrics: tuple[CollectorRegistry, WorkerMetrics],
 ) -> None:
-    """``rate`` and ``increase`` see nothing in a series that begins with 1: the first failure would warn nobody."""
+    """``rate`` and ``increase`` see nothing in a series that begins with 1: the first failure would raise no alert."""
     registry, counted = metrics
     events = counted.of(Events())
     events.emit(WorkerStarted("w", ("one",)))

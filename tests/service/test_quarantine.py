@@ -1,4 +1,4 @@
-"""Suspects run in processes of their own; one whose process cannot begin has killed nobody."""
+"""Suspects run in child processes; a child that cannot start counts no reset."""
 
 from __future__ import annotations
 

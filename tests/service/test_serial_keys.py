@@ -72,7 +72,7 @@ def _check(serial: str, lines: list[list[str]]) -> None:
 
 
 def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
-    """Frozen first: what it has written by then is all it wrote, and the ledger says so before anybody reacts."""
+    """Freeze a worker before killing it, so that the ledger is complete before another worker reacts."""
     child = random.choice(children)
     try:
         child.send_signal(signal.SIGSTOP)
@@ -87,7 +87,7 @@ def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
 
 
 def _wait_for_growth(ledger: Path) -> None:
-    """Or until all is done: they may have been faster than whoever looks."""
+    """Wait until the ledger has grown, or all jobs are done: the workers may be faster than the test."""
     before = ledger.stat().st_size
     deadline = time.monotonic() + 60
     while ledger.stat().st_size < before + 1000 and ledger.read_text().count("ended") < QUEUES * JOBS:

@@ -1,4 +1,4 @@
-"""What keeps a worker from starting is told at once, each with its way out; and every option has its variable."""
+"""Errors at the start are reported at once, each with a fix; and every option has an environment variable."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ VALUES: dict[str, tuple[str, str | None]] = {
 
 
 def values_of(settings: WorkerSettings) -> dict[str, Any]:
-    """Every setting, by name; of the store its address alone: who named it differs."""
+    """Return all settings by name. The store is represented by its address, since the sources differ."""
     structs = (settings.worker, settings.store, settings.store.options, settings)  # a worker's own tasks are no setting
     fields = {name: value for struct in structs for name, value in msgspec.structs.asdict(struct).items()}
     return {name: fields[option.field] for name, option in SETTINGS.items()} | {"connection": settings.store.url}

@@ -1,4 +1,4 @@
-"""Signals: the first drains, the second hands back unspent; and stopping is always bounded."""
+"""Signals: the first drains, the second returns jobs without an attempt, and the time of a stop is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces across real processes, on both stores: the one who enqueues is not the one who works."""
+"""Traces across real processes on both stores: one process enqueues, and another works."""
 
 from __future__ import annotations
 

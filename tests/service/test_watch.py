@@ -71,7 +71,7 @@ class Watching(Workers):
         with_store(self.url, enqueue)
 
     def results(self) -> list[str]:
-        """What the tasks have said so far."""
+        """Return the output of the tasks so far."""
         return [line.split("SAID ")[1] for line in self.output().splitlines() if "SAID " in line]
 
 

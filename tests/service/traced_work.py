@@ -38,7 +38,7 @@ trace.set_tracer_provider(provider)
 
 @app.task
 async def first(context: Context) -> None:
-    """Enqueues another, and says so in three ways."""
+    """Enqueue another job, and log in three ways."""
     context.log("by its logger")
     logging.getLogger("shop").info("by the program's")
     await second.enqueue()

@@ -136,7 +136,7 @@ def tell(file: str, words: str) -> None:
 
 
 def note(ledger: str, line: str) -> None:
-    """Append a line, whole or not at all, whoever is killed when."""
+    """Append a line with a single write, so that it is whole even if the process is killed."""
     descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, f"{line}\n".encode())

@@ -195,7 +195,7 @@ def test_a_child_that_ends_while_its_parent_checks_wakes_it_again(harness: MakeH
 
 @pytest.mark.parametrize("how", ["died", "removed"])
 def test_a_parent_checks_its_children_without_a_wake_up(harness: MakeHarness, run: Run, how: str) -> None:
-    """A child whose worker died for good, or that somebody removed by hand."""
+    """The child fails after lost workers, or was removed by hand."""
 
     async def story() -> None:
         async with await made(harness) as at:

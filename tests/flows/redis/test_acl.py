@@ -29,14 +29,14 @@ QUEUES = [
 
 
 def line() -> str:
-    """What the page says."""
+    """Return the ACL rules of the page."""
     found = re.search("^ACL SETUSER (.*)$", PAGE, re.MULTILINE)
     assert found is not None
     return found[1]
 
 
 def tagged(rules: str) -> str:
-    """The same for a flow with a hash tag in a cluster, as the page says."""
+    """Return the ACL rules of the page for a flow with a hash tag in a cluster."""
     assert "`~{shop}:*` takes the place" in PAGE
     assert "`+cluster|slots`" in PAGE
     others = [rule for rule in rules.split() if not rule.startswith("~")]

@@ -1,4 +1,4 @@
-"""What somebody else has written, or forbidden: a bad key or value costs no job but its own, and none is lost."""
+"""Keys and values of other programs, and missing permissions: they affect only their own job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs among keys of somebody else's making, and parents whose server is away for a while."""
+"""Jobs among keys of other programs, and parents during an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed jobs in Redis are put back where they failed; who else asks is told why not."""
+"""Retries of failed jobs in Redis, and refusals with their reasons."""
 
 from __future__ import annotations
 

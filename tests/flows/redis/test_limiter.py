@@ -1,4 +1,4 @@
-"""A limiter: so many jobs in a window, the others spread over the next ones, and counters that heal."""
+"""Limiters: jobs beyond the reservoir are delayed to later windows, and wrong counters recover."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_delayed_job_counts_for_its_limiter_until_its_start(harness: Harness) 
 
 
 def next_window(harness: Harness, windows: int = 1) -> None:
-    """As if so many had passed: what was counted is of the past."""
+    """Delete the counters, as if their windows had passed."""
     delayed, tickets = harness.keys.delayed("limited"), harness.client.keys(f"{harness.keys.tickets('limited')}*")
     harness.client.delete(*harness.client.keys(f"{harness.keys.calls('limited')}*"))
     for job_id in harness.client.zrange(delayed, 0, -1):

@@ -1,4 +1,4 @@
-"""What is said at start about a server: too old, forgetful, evicting, closed to questions."""
+"""Checks of a server at the start: version, persistence, eviction, and missing permission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis refuses, in our words: who is told what to do, what may be tried again, and that no secret is told."""
+"""Errors of Redis: the translated error contains advice and no secret, and shows whether to retry."""
 
 from __future__ import annotations
 

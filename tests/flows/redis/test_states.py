@@ -1,4 +1,4 @@
-"""The state of a job in Redis is what its hash says: never a conclusion from the lists that do not have it."""
+"""The state of a job in Redis is that of its hash, and is never concluded from missing list entries."""
 
 from __future__ import annotations
 

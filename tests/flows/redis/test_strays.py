@@ -19,7 +19,7 @@ def test_an_id_that_is_listed_twice_is_run_once(harness: Harness) -> None:
 
 
 def test_a_leftover_lock_does_not_hide_a_job(plain_harness: Harness) -> None:
-    """The original's workers leave theirs after a failure, and somebody may retry the job before it expires."""
+    """The original's workers leave their lock after a failure, and the job may be retried before it expires."""
     job_id = plain_harness.add()
     plain_harness.client.set(plain_harness.keys.lock("first", job_id), "their-worker", px=60_000)
     assert plain_harness.take().job_id == job_id
@@ -33,7 +33,7 @@ def test_an_id_that_is_processed_twice_is_reset_once(plain_harness: Harness) -> 
 
 
 def test_a_failed_job_left_in_processing_is_not_run_again(plain_harness: Harness) -> None:
-    """The original says that it has failed, and takes it out of processing after that."""
+    """The original records the failure first, and removes the job from processing after that."""
     job_id = plain_harness.add(push=False, done=True, failed=True, failedQueue="first", failedErrorMsg="no")
     plain_harness.client.rpush(plain_harness.keys.processing("first"), job_id)
     assert plain_harness.sweep() == []

@@ -26,7 +26,7 @@ async def asleep(store: FlowStore, blocked: Callable[[], int], count: int = 1) -
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """What the server says cannot be awaited, only asked for."""
+    """Poll the server, which cannot notify a test."""
     async with asyncio.timeout(SOON):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

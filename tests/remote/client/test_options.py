@@ -1,4 +1,4 @@
-"""What may be said about a lent store, and what is refused before anything is sent."""
+"""Options of a connection to a lent store: valid values, and those refused before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client makes of replies that are no answers: the error says whose fault it is, and never a secret."""
+"""Replies that are invalid or errors: the client's error names the cause, and contains no secret."""
 
 from __future__ import annotations
 

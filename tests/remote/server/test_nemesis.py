@@ -115,7 +115,7 @@ def test_each_job_is_settled_once_despite_network_and_server_failures(
 
 
 class _beside:  # noqa: N801 - reads as a place
-    """The store itself, as somebody with a password reaches it."""
+    """The store itself, opened with its own URL."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url, StoreOptions(history=3600.0))

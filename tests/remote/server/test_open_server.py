@@ -1,4 +1,4 @@
-"""A server without tokens is for programs of this machine, and for nobody who comes through a browser or a proxy."""
+"""A server without tokens serves only programs of this machine, and refuses web pages and proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker on a lent store is a worker: it hears, it is told, it stops; records of a table are as good as jobs."""
+"""Workers on a lent store: wake-ups, cancellation and stop, for jobs and for records of a table."""
 
 from __future__ import annotations
 

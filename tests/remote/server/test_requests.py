@@ -249,7 +249,7 @@ def status_of(lending: Lending, raw: bytes) -> str:
 
 
 def send_what_is_taken(sock: socket.socket, raw: bytes) -> None:
-    """The other side may refuse, and close, while we are still talking; what it said is there to be read."""
+    """Send bytes. The server may refuse the request, and close the connection before all are sent."""
     with suppress(ConnectionError):
         sock.sendall(raw)
 
@@ -266,7 +266,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def trickle(sock: socket.socket, raw: bytes) -> int:
-    """Send byte after byte, until nobody listens; how many went out."""
+    """Send byte after byte until the server closes the connection. Return the number of sent bytes."""
     sock.settimeout(0.02)
     for number in range(len(raw)):
         try:

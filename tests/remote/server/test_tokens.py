@@ -1,4 +1,4 @@
-"""Worker tokens: who may ask a server, for what, and for how long."""
+"""Worker tokens: the calls that a token allows, and how long it is valid."""
 
 from __future__ import annotations
 
