@@ -217,7 +217,7 @@ def test_an_exporter_that_hangs_holds_nobody_at_the_end(
     process.export_last_spans(7)
     released.set()
     assert left == [7]
-    assert "The last spans were not handed over" in caplog.text
+    assert "The last spans were not exported" in caplog.text
 
 
 def app_rows(app: App) -> Any:

@@ -90,8 +90,8 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
         ("abc", "specs: a str given; give a list of dicts or of NewJobs"),
         (None, "specs: a NoneType given;"),
         ({"identifier": "x"}, "specs: a dict given;"),
-        ([{"identifier": "x"}, 5], "job 2 of the batch: an int; give a dict with identifier and payload"),
-        ([["identifier", "x"]], "job 1 of the batch: a list;"),
+        ([{"identifier": "x"}, 5], "job 2 of the batch: an int given; give a dict with identifier and payload"),
+        ([["identifier", "x"]], "job 1 of the batch: a list given;"),
     ],
 )
 async def test_an_invalid_list_of_jobs_is_refused(sqlite_url: str, specs: Any, said: str) -> None:

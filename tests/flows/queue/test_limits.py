@@ -111,7 +111,7 @@ def test_without_a_history_flows_are_warned_of_and_parents_refused(
         at = harness(Queue("first", children=children), history=None)
         try:
             if parents:
-                with pytest.raises(ConfigurationError, match="has parents, and"):
+                with pytest.raises(ConfigurationError, match="has parents, but"):
                     await at.engine.open()
                 return
             (warning,) = await at.engine.open()

@@ -100,7 +100,7 @@ def test_results_of_an_earlier_run_are_deleted_while_a_parent_waits_again(
 def test_a_child_of_an_earlier_run_is_not_put_back(
     run: Run, redis_url: str, look: redis.Redis, shape: FlowShape
 ) -> None:
-    """Its parent has gone on without it, and waits for others now."""
+    """The parent has continued without it, and waits for others now."""
 
     def fail(job: FlowJob) -> None:
         raise ValueError("no")
@@ -116,7 +116,7 @@ def test_a_child_of_an_earlier_run_is_not_put_back(
             before = await bench.engine.retry([old])
             await bench.work("parent")
             for answer in (*before, *await bench.engine.retry([old])):
-                assert (answer.result, "has gone on" in answer.reason) == (ActionResult.REFUSED, True)
+                assert (answer.result, "has continued" in answer.reason) == (ActionResult.REFUSED, True)
             assert bench.value(job, "children:parent:open") == 1
             assert bench.value(old, "failed") is True
 

@@ -62,13 +62,13 @@ WRONG = {
     "slash in the password": ("redis://:s3/cret@h", "it looks like"),
     "digits and a slash in the password": ("redis://:3/s3cret@h", "no number"),
     "hash in the password": ("redis://:3#s3cret@h", "it looks like"),
-    "question mark in the password": ("redis://:3?s3cret=@h", "not known after the '?'"),
+    "question mark in the password": ("redis://:3?s3cret=@h", "unknown option after the '?'"),
     "number": ("redis://h/s3cret", "no number"),
     "no socket": ("unix://?db=0", "no socket"),
     "no service": ("redis+sentinel://h", "no service"),
     "number in a cluster": ("redis+cluster://h/1", "one database"),
     "TLS option without TLS": ("redis://h?ssl_ca_certs=x", "use the scheme rediss"),
-    "sentinel's login without sentinels": ("redis://h?sentinel_password=s3cret", "not known after the '?'"),
+    "sentinel's login without sentinels": ("redis://h?sentinel_password=s3cret", "unknown option after the '?'"),
 }
 
 
