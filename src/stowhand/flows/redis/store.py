@@ -51,8 +51,8 @@ class FlowRecord(msgspec.Struct):
 
     def carried_along(self) -> dict[str, str]:
         """Return the trace context and correlation id if they are texts: other applications may write any value."""
-        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION_ID: self.correlation_id}
-        values = {name: readable(text) for name, text in known.items()}
+        texts = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION_ID: self.correlation_id}
+        values = {name: readable(text) for name, text in texts.items()}
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
@@ -70,7 +70,7 @@ class FlowStore:
     jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
     """The flow itself creates, inspects and retries jobs."""
-    capabilities = Capabilities(absent=dict.fromkeys(PART_NAMES, "jobs of a flow are made and looked at by its Flow"))
+    capabilities = Capabilities(absent=dict.fromkeys(PART_NAMES, "the Flow creates and inspects jobs of a flow"))
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 -- it has ended, so it is executed however long it waits. Keys of the original implementation have one from their
 -- creation; then the sweep renews the keys of jobs that have not ended (see ``renew``).
 
-local MAX_CHILDREN_AT_ONCE = 500 -- maximum number of children whose keys expire with their parent in one call; the sweep handles more
+-- Maximum number of children whose keys one call lets expire with their parent. The sweep handles parents with more.
+local MAX_CHILDREN_AT_ONCE = 500
 
 -- Returns the keys of the children in a parent's hash; none if the field is no list.
 local function children_of(hash, name)

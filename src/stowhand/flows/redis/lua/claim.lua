@@ -308,10 +308,10 @@ local function is_dead()
   if not leased then
     return redis.call('EXISTS', queue.dead .. token) == 1
   end
-  local begun = redis.pcall('SET', queue.leases .. token, 'alive', 'PX', lease, 'NX')
+  local lease_reply = redis.pcall('SET', queue.leases .. token, 'alive', 'PX', lease, 'NX')
   -- If the server's memory is full, only finished jobs make room. So the lease may start after a job was claimed.
-  lease_refused = begun and begun.err
-  return (not begun or lease_refused) and redis.call('GET', queue.leases .. token) == 'dead'
+  lease_refused = lease_reply and lease_reply.err
+  return (not lease_reply or lease_refused) and redis.call('GET', queue.leases .. token) == 'dead'
 end
 
 if redis.call('EXISTS', queue.root .. ':paused') == 1 then

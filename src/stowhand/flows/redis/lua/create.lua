@@ -181,8 +181,8 @@ local ok, problem = pcall(create_all)
 if ok then
   return reply
 end
-for _, one in ipairs(created) do
-  undo(unpack(one))
+for _, job in ipairs(created) do
+  undo(unpack(job))
 end
 if problem == QUEUE_FULL then
   return { -1 }

@@ -16,7 +16,7 @@ local function state_in(hash)
   return string.match(ok and type(text) == 'string' and text or '', '^(%a+):(.*)$')
 end
 
-local MAX_SINGLE_REMOVALS = 8 -- maximum number of ids that are removed from a list one by one; for more, the list is rewritten
+local MAX_SINGLE_REMOVALS = 8 -- maximum number of ids removed from a list one by one; for more, the list is rewritten
 local lists, removals = {}, {} -- lists with ids to remove, in order; and the ids by list
 
 local function plan_removal(list, id)

@@ -60,7 +60,8 @@ if queue.parent then
     return 'gathering'
   end
 end
-redis.call('RPUSH', base_of(queue.bases, queue.ranked and priority) .. ':waiting', id) -- first: if the push is refused, nothing is changed
+-- The push comes first: if it is refused, nothing is changed.
+redis.call('RPUSH', base_of(queue.bases, queue.ranked and priority) .. ':waiting', id)
 if parent and not read.lost and redis.call('HEXISTS', parent, open) == 1 then
   redis.call('HINCRBY', parent, open, 1)
 end

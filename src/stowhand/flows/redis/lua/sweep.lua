@@ -1,8 +1,8 @@
 -- with: queue life ending
 -- Sweep a queue for jobs of lost workers. ARGV: queue; start position in processing; 'now', or '' for at most once a
 -- second.
---   in processing without a lease  the lease has expired, or the worker died before it began. A job that two sweeps, at least
---                                  a second apart, have seen so is reset; the original locks a job soon after moving it
+--   in processing without a lease  the lease has expired, or the worker died before it began. A job that two sweeps, at
+--                                  least a second apart, have seen so is reset: the original locks a job after moving it
 --   moved                          the worker that was woken for the job has not claimed it: wake another one
 --   delayed, overdue               move to the front
 --   parked                         count the children again, since some end without waking their parent
