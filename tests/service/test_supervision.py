@@ -160,7 +160,7 @@ def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
     process = sqlite_workers.start("-j", "2", "--http", "0", "--grace", "300")
     pages = Pages(sqlite_workers)
     # The process exits as soon as two threads are hung and no other job runs. So this job must run before them.
-    _wait_for_files([start_file])
+    _wait_for_files([start_file], sqlite_workers)
     _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
     reason = "threads: 2 outlived their timeouts and still run, as many as jobs may run at once"
     pages.wait(lambda pages: reason in pages.json("/readyz")[1].get("reasons", ()))
@@ -176,7 +176,7 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_continues(
     files = [tmp_path / "one", tmp_path / "two"]
     ids = [add(sqlite_workers.url, "obeying_thread", f'{{"file": "{file}"}}') for file in files]
     process = sqlite_workers.start("-j", "2", timings=replace(QUICK, thread_ends=5.0))
-    _wait_for_files(files)
+    _wait_for_files(files, sqlite_workers)
     with_store(sqlite_workers.url, lambda store: store.admin.cancel_jobs(ids))
     innocent = add(sqlite_workers.url, "innocent", '{"number": 1}')
     sqlite_workers.wait_for(f"Completed task {innocent}")
@@ -187,10 +187,10 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_continues(
     assert [job_of(sqlite_workers.url, job_id).state for job_id in ids] == [State.COMPLETED] * 2
 
 
-def _wait_for_files(files: Sequence[Path]) -> None:
+def _wait_for_files(files: Sequence[Path], workers: Workers) -> None:
     deadline = time.monotonic() + 60
     while not all(file.exists() for file in files):
-        assert time.monotonic() < deadline, "they did not start"
+        assert time.monotonic() < deadline, (workers.processes[0].poll(), workers.output())
         time.sleep(0.02)
 
 
