@@ -17,7 +17,7 @@ HOME = "/admin/stowhand/job/"
 @pytest.fixture
 def browser(site: None) -> Iterator[Browser]:
     """A test client of somebody with these permissions, who checks forms as a server does."""
-    from django.contrib.auth.models import Right, User
+    from django.contrib.auth.models import Permission, User
     from django.test import Client
 
     made: list[User] = []
@@ -25,7 +25,7 @@ def browser(site: None) -> Iterator[Browser]:
     def sign_in(*permissions: str, staff: bool = True) -> Client:
         user = User.objects.create_user(f"somebody {len(made)}", password="x", is_staff=staff)
         made.append(user)
-        user.user_permissions.set(Right.objects.filter(content_type__app_label="stowhand", codename__in=permissions))
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label="stowhand", codename__in=permissions))
         assert user.user_permissions.count() == len(permissions)
         client = Client(enforce_csrf_checks=True)
         client.force_login(user)

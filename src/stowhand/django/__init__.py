@@ -8,12 +8,12 @@ backend     the task backend
 results     a job as Django's ``TaskResult``
 testing     ``drain``, for the tests of a project
 admin       the entry of the dashboard in Django's admin; ``models.py`` has the permissions
-dashboard   the dashboard behind a view of Django's
+dashboard   the dashboard behind a Django view
 tables      the migrations
 checks      problems of the settings
 attempts    how a worker runs a task
 project     the project as an App; the command line finds it in ``serving.py``
-database    the alias of ``DATABASES`` that stores the jobs
+database    the database of ``DATABASES`` that stores the jobs
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stowhand as an app of a Django project: its tables, its command, its entry in the admin."""
+"""Stowhand as an app of a Django project, with its tables, command and entry in the admin."""
 
 from __future__ import annotations
 

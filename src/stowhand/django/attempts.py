@@ -1,7 +1,8 @@
-"""Runs Django's tasks in a worker: in a thread, or an ``async def`` in its own thread-sensitive context.
+"""Attempts of Django's tasks in a worker: in a thread, or an ``async def`` in its own thread-sensitive context.
 
-At the end, connections are checked or closed where they were opened. Signals are sent from there too: never on the
-worker's loop, and before the outcome is recorded. So a receiver may be called twice if the worker dies in between.
+At the end of an attempt, connections are checked or closed in the thread that opened them. That thread also sends
+Django's signals, never the worker's loop. They are sent before the outcome is recorded, so a receiver may be called
+twice if the worker dies in between.
 """
 
 from __future__ import annotations
@@ -50,32 +51,34 @@ class DjangoAttempt:
 
     def call(self) -> Any:
         """Call the function with its enqueued arguments. Return its result, or the coroutine of an ``async def``."""
-        first = (base.TaskContext(task_result=self.result),) if self._task.takes_context else ()
-        return self._task.func(*first, *self.result.args, **self.result.kwargs)
+        if not self._task.takes_context:
+            return self._task.func(*self.result.args, **self.result.kwargs)
+        context = base.TaskContext(task_result=self.result)
+        return self._task.func(context, *self.result.args, **self.result.kwargs)
 
     def start(self) -> None:
-        """Send ``task_started``. A receiver that raises is logged and ignored, here and below."""
+        """Send ``task_started``. Errors of receivers are logged and ignored, also in the methods below."""
         task_started.send_robust(sender=self._sender, task_result=self.result)
 
-    def returned(self, value: object) -> None:
+    def on_return(self, value: object) -> None:
         """Send ``task_finished`` for a returned value or raised outcome, if the job is finished."""
         match from_returned(value):
             case Complete(result):
                 object.__setattr__(self.result, "_return_value", result)
                 self._end(Status.SUCCESSFUL)
             case Cancel(reason):
-                self.gave_up(error_of(JobCanceled(reason)))
+                self.fail(error_of(JobCanceled(reason)))
             case Fail(error):
-                self.gave_up(error_of(JobFailed(error)))
+                self.fail(error_of(JobFailed(error)))
             case Retry(error) if self._is_last:
-                self.gave_up(error_of(JobFailed(error)))
+                self.fail(error_of(JobFailed(error)))
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, error: BaseException) -> None:
         """Send ``task_finished`` if the job is finished. Call it inside the handler, for ``sys.exc_info()``."""
         if self._is_last or isinstance(from_error(error), Fail):
-            self.gave_up(error_of(error))
+            self.fail(error_of(error))
 
-    def gave_up(self, error: base.TaskError) -> None:
+    def fail(self, error: base.TaskError) -> None:
         self.result.errors.append(error)
         self._end(Status.FAILED)
 
@@ -88,7 +91,7 @@ class DjangoAttempt:
 def function_of(backend: StowhandBackend, task: base.Task) -> Function:
     """Return the function that a worker calls for a job of this task, with the payload's ``args`` and ``kwargs``."""
 
-    # The payload's names. The payload is read again with the rest of the result.
+    # The parameters are the names in the payload. ``DjangoAttempt`` reads the payload itself.
     def run(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
         django_attempt = _running(backend, task, ctx)
         django_attempt.start()
@@ -96,12 +99,12 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
             value = _value(django_attempt.call())
         except RaisableOutcome as raised:
             value = from_raised(raised)
-        except BaseException as error:  # boundary: raised again; SystemExit, too, is an error of the attempt
+        except BaseException as error:  # boundary: raised again; SystemExit is also an error of the attempt
             if not ctx.canceled:
-                django_attempt.failed(error)
+                django_attempt.on_error(error)
             raise
-        if not ctx.canceled:  # otherwise ``StopMiddleware`` knows whether the outcome is recorded
-            django_attempt.returned(value)
+        if not ctx.canceled:  # If it is canceled, ``StopMiddleware`` knows whether the outcome is recorded.
+            django_attempt.on_return(value)
         return _outcome(value)
 
     async def run_async(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
@@ -129,10 +132,10 @@ async def _run_in_context(
             except RaisableOutcome as raised:
                 value = from_raised(raised)
             except BaseException as error:  # noqa: BLE001 - boundary: raised again by the caller
-                traceback = error.__traceback__  # the error is raised again there, in another thread
-                await sync_to_async(django_attempt.failed)(error)
+                traceback = error.__traceback__  # The other thread raises the error again, which changes it.
+                await sync_to_async(django_attempt.on_error)(error)
                 return None, error.with_traceback(traceback)
-            await sync_to_async(django_attempt.returned)(value)
+            await sync_to_async(django_attempt.on_return)(value)
             return value, None
         finally:
             await sync_to_async(connections.close_all)()
@@ -154,7 +157,7 @@ def _outcome(value: object) -> object:
 
 @contextmanager
 def around_thread() -> Iterator[None]:
-    """Surround each ``def`` in its thread, so that a lost connection fails only one attempt."""
+    """Context manager around each ``def`` task in its thread, so that a lost connection fails only one attempt."""
     close_old_connections()
     try:
         yield
@@ -196,7 +199,7 @@ class StopMiddleware:
         return task is not None and attempt.cancel_reason == Stop.CANCELED and not iscoroutinefunction(task.func)
 
     async def _notify(self, job: Job, outcome: Outcome | None, error: base.TaskError) -> None:
-        """Send the signal. ``error``: why the job failed, unless it is completed."""
+        """Send the signal. ``error``: the reason of the failure unless the job is completed."""
         task = self._backend.known().get(job.task)
         if task is not None:
             await asyncio.shield(asyncio.to_thread(self._send, task, job, outcome, error))
@@ -206,9 +209,9 @@ class StopMiddleware:
             try:
                 django_attempt = DjangoAttempt(self._backend, task, job, is_last=True)
                 if isinstance(outcome, Complete):
-                    django_attempt.returned(outcome)
+                    django_attempt.on_return(outcome)
                 else:
-                    django_attempt.gave_up(error)
+                    django_attempt.fail(error)
             finally:
                 connections.close_all()
 

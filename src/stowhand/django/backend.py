@@ -22,8 +22,8 @@ from stowhand.jobs.strict_json import find_loss, is_plain
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.loader import read_modules
 
-OPTIONS = {
-    "database": "the alias of DATABASES that keeps the jobs: 'default'",
+OPTION_DESCRIPTIONS = {
+    "database": "the alias of DATABASES that stores the jobs: 'default'",
     "modules": "modules that declare tasks besides the apps' own: ['shop.jobs', 'shop.reports.*']",
     "cron": "recurring tasks: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, with arguments by name behind it",
     "max_attempts": "attempts of a task that declares none: 25",
@@ -86,7 +86,8 @@ class StowhandBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> base.TaskResult:
         """Return the result of a job. ``result_id``: the job's id, as text.
 
-        Raises TaskResultDoesNotExist for a job that is not kept, and for one of no task of this project."""
+        Raises TaskResultDoesNotExist for an unknown job, and for a job whose task is not of this project.
+        """
         job = self._job(result_id)
         if job is None or (task := self.known().get(job.task)) is None:
             raise TaskResultDoesNotExist(result_id)
@@ -98,7 +99,7 @@ class StowhandBackend(BaseTaskBackend):
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """Return the job without writing it.
 
-        Raises InvalidTask if no worker would ever run it, TypeError for arguments that the function does not take,
+        Raises InvalidTask if no worker knows the task, TypeError for arguments that the function does not take, and
         TypeError or InvalidJob for arguments that JSON would change.
         """
         declared = self._declared(task)
@@ -138,15 +139,15 @@ class StowhandBackend(BaseTaskBackend):
             module = task.func.__module__
             raise InvalidTask(
                 f"{path} would never run: a worker knows the tasks of the modules 'tasks' of INSTALLED_APPS, and of"
-                f" those that TASKS[{self.alias!r}]['OPTIONS']['modules'] names. Import it in one of them, or name"
-                f" {module!r}."
+                f" the modules in TASKS[{self.alias!r}]['OPTIONS']['modules']. Import it in one of them, or add"
+                f" {module!r} to the latter."
             )
         if len(path) > TASK_LIMIT:
             raise InvalidTask(f"{path}: a task's path has at most {TASK_LIMIT} characters (this one has {len(path)}).")
         return declared
 
     def _job(self, result_id: str) -> Job | None:
-        id_text = str(result_id)  # a view may pass a number
+        id_text = str(result_id)  # A view may pass a number.
         if not (id_text.isascii() and id_text.isdigit() and len(id_text) < 19):
             return None
         with self.database.explained():
@@ -156,13 +157,17 @@ class StowhandBackend(BaseTaskBackend):
         """Return ``modules`` and the options of the store. Raises ConfigurationError."""
         location = f"TASKS[{self.alias!r}]['OPTIONS']"
         for name in self.options:
-            if name not in OPTIONS:
-                known = "; ".join(f"{option}: {description}" for option, description in OPTIONS.items())
-                raise ConfigurationError(f"{location}: no option {name!r}; there are: {known}")
+            if name not in OPTION_DESCRIPTIONS:
+                descriptions = "; ".join(
+                    f"{option}: {description}" for option, description in OPTION_DESCRIPTIONS.items()
+                )
+                raise ConfigurationError(f"{location}: no option {name!r}; there are: {descriptions}")
         store_options = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
         try:
             if not isinstance(cron := self.options.get("cron", {}), Mapping):
-                raise ConfigurationError(f"cron: {a_type(cron)} given; give {OPTIONS['cron'].partition(': ')[2]}")
+                raise ConfigurationError(
+                    f"cron: {a_type(cron)} given; give {OPTION_DESCRIPTIONS['cron'].partition(': ')[2]}"
+                )
             if not isinstance(database := self.options.get("database", ""), str):
                 raise ConfigurationError(f"database: {a_type(database)} given; give an alias of DATABASES: 'default'")
             return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**store_options)

@@ -35,10 +35,11 @@ def check_backend(backend: StowhandBackend) -> list[Any]:
     for name in task_backends.settings.get(backend.alias, {}):
         if name not in BACKEND_SETTINGS:
             hint = suggest(name, BACKEND_SETTINGS).removeprefix("; ")
-            messages.append(checks.Warning(f"{location}: {name!r} means nothing.", hint=hint, id="stowhand.W003"))
+            messages.append(checks.Warning(f"{location}: unknown setting {name!r}.", hint=hint, id="stowhand.W003"))
     if not apps.is_installed("stowhand.django"):
-        hint = "Add 'stowhand.django': it brings the tables, and the command that runs the worker."
-        messages.append(checks.Error(f"{location}: INSTALLED_APPS lacks it.", hint=hint, id="stowhand.E002"))
+        hint = "Add it for its tables and for the command that runs the worker."
+        message = f"{location}: INSTALLED_APPS lacks 'stowhand.django'."
+        messages.append(checks.Error(message, hint=hint, id="stowhand.E002"))
     try:
         vendor, _ = backend.database.vendor, backend.database.jobs
     except ConfigurationError as error:
@@ -64,7 +65,7 @@ def _check_tasks(backend: StowhandBackend, location: str) -> list[Any]:
         try:
             declare_recurring(app, backend, name, item)
         except ConfigurationError as error:
-            hint = "Write ('0 3 * * *', 'shop.tasks.report'), and {...} behind it for arguments."
+            hint = "Write ('0 3 * * *', 'shop.tasks.report'), with {...} as a third item for arguments."
             messages.append(
                 checks.Error(f"{location}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005")
             )

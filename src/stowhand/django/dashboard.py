@@ -1,4 +1,4 @@
-"""The dashboard behind a Django view: converts permissions to rights, requests and replies."""
+"""The dashboard behind a Django view. It converts permissions, requests and replies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stowhand.web.request import Reply, Request, Right, Visitor
 from stowhand.wsgi import Dashboard
 
 DJANGO_PERMISSIONS = {Right.LOOK: LOOK, Right.PAYLOADS: PAYLOADS, Right.ACT: ACT, Right.ADD: ADD}
-"""By right, the permission. Without the first, nothing is visible."""
+"""Django's permission for each right. Without the first, nothing is visible."""
 
 
 def show(request: HttpRequest, page: str) -> HttpResponse:
-    """Show a page of the dashboard. ``page``: its path below the entry. For views that run in a thread."""
+    """Show a page of the dashboard, in a view that runs in a thread. ``page``: its path below the entry."""
     dashboard_request = Request(
         method=request.method,
         path=f"/{page}",

@@ -24,7 +24,7 @@ _DJANGO_OPTIONS = {"pool", "isolation_level", "server_side_binding", "assume_rol
 
 
 class Database:
-    """One alias. Its settings are read at each use, because a test run changes the name."""
+    """The database of one alias. Its settings are read at each use, because a test run changes its name."""
 
     def __init__(self, alias: str, options: StoreOptions) -> None:
         self.alias = alias
@@ -48,14 +48,14 @@ class Database:
         vendor: str = self.connection.vendor
         if vendor not in ("postgresql", "sqlite"):
             raise ConfigurationError(
-                f"DATABASES[{self.alias!r}] is {vendor}: jobs are kept in PostgreSQL or SQLite; name the alias of one"
-                " in OPTIONS['database']"
+                f"DATABASES[{self.alias!r}] is {vendor}: jobs need PostgreSQL or SQLite; name the alias of such a"
+                " database in OPTIONS['database']"
             )
         return vendor
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the database is in this process's memory, so that no other process sees the jobs."""
+        """True if the database is in the memory of this process, so that no other process can read the jobs."""
         return self.vendor == "sqlite" and bool(self.connection.is_in_memory_db())
 
     @property
@@ -76,16 +76,18 @@ class Database:
             if self.vendor == "sqlite":
                 from stowhand.stores.sqlite.queue.on_connection import SqliteOnConnection
 
-                self._jobs = SqliteOnConnection(self._raw, self.options)
+                self._jobs = SqliteOnConnection(self._driver_connection, self.options)
             else:
                 try:
                     from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
-                except ImportError as error:  # Django uses psycopg2 then
+                except ImportError as error:  # Django uses psycopg2.
                     raise ConfigurationError(
-                        f"DATABASES[{self.alias!r}] is a PostgreSQL, and jobs in one need psycopg 3, also where Django"
+                        f"DATABASES[{self.alias!r}] is PostgreSQL, and jobs there need psycopg 3, even if Django"
                         f" uses psycopg2: pip install 'stowhand[django,binary]' ({error})"
                     ) from error
-                self._jobs = PostgresOnConnection(lambda: self.connection.cursor(), self._raw, self.options)
+                self._jobs = PostgresOnConnection(
+                    lambda: self.connection.cursor(), self._driver_connection, self.options
+                )
         return self._jobs
 
     def enqueue(self, job: NewJob) -> Job:
@@ -120,16 +122,18 @@ class Database:
 
     def _no_tables(self, error: Exception) -> SchemaMissing:
         return SchemaMissing(
-            f"DATABASES[{self.alias!r}] has no tables of stowhand ({str(error).splitlines()[0]}): put"
-            f" 'stowhand.django' into INSTALLED_APPS, and run `{self._migrate}`"
+            f"DATABASES[{self.alias!r}] has no tables of stowhand ({str(error).splitlines()[0]}): add"
+            f" 'stowhand.django' to INSTALLED_APPS, and run `{self._migrate_command}`"
         )
 
     @property
-    def _migrate(self) -> str:
-        """The command that migrates this database: Django migrates one at a time."""
-        return "manage.py migrate" + (f" --database {self.alias}" if self.alias != DEFAULT_DB_ALIAS else "")
+    def _migrate_command(self) -> str:
+        """The command that migrates this database. Django migrates one database at a time."""
+        if self.alias == DEFAULT_DB_ALIAS:
+            return "manage.py migrate"
+        return f"manage.py migrate --database {self.alias}"
 
-    def _raw(self) -> Any:
+    def _driver_connection(self) -> Any:
         self.connection.ensure_connection()
         return self.connection.connection
 
@@ -140,13 +144,11 @@ def _postgres_url(django_settings: dict[str, Any]) -> str:
     settings_by_parameter = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     parameters = {name: django_settings[key] for name, key in settings_by_parameter.items() if django_settings.get(key)}
     connection_options = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
-    if role := django_settings.get("OPTIONS", {}).get(
-        "assume_role"
-    ):  # as the server takes it, blanks and backslashes quoted
-        quoted = re.sub(r"([\\\s])", r"\\\1", str(role))
-        connection_options["options"] = f"{connection_options.get('options', '')} -c role={quoted}".strip()
-    words = (
+    if role := django_settings.get("OPTIONS", {}).get("assume_role"):
+        quoted_role = re.sub(r"([\\\s])", r"\\\1", str(role))  # The server needs blanks and backslashes quoted.
+        connection_options["options"] = f"{connection_options.get('options', '')} -c role={quoted_role}".strip()
+    fields = (
         f"{name}={quote(str(value), safe='')}"
         for name, value in cast("dict[str, Any]", connection_options | parameters).items()
     )
-    return f"postgresql://?{'&'.join(words)}"
+    return f"postgresql://?{'&'.join(fields)}"

@@ -16,7 +16,7 @@ from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
 
 BACKEND_VARIABLE = "DJANGO_STOWHAND_BACKEND"
-"""The variable with the alias in TASKS to use, where there are several."""
+"""Environment variable with the alias in TASKS to use, if there are several."""
 
 
 def app_of(backend: StowhandBackend) -> App:
@@ -52,10 +52,10 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
         case (pattern, str(path), dict(kwargs)):
             pass
         case _:
-            raise ConfigurationError(f"{item!r} is no pattern and path of a task")
+            raise ConfigurationError(f"{item!r}: write a cron pattern and the path of a task")
     task = backend.known().get(path)
     if task is None or path not in app.registry:
-        raise ConfigurationError(f"{path!r} is no task of a worker{suggest(path, app.registry.names)}")
+        raise ConfigurationError(f"no worker has the task {path!r}{suggest(path, app.registry.names)}")
     try:
         refuse_misfit(task, (), kwargs)
     except TypeError as error:
@@ -72,7 +72,7 @@ def _without_location(error: ConfigurationError) -> ConfigurationError:
 
 
 def chosen_backend() -> StowhandBackend:
-    """Return our backend in TASKS; of several, the one named by the environment, else ``default``.
+    """Return the backend of Stowhand in TASKS; of several, the one that the environment names, else ``default``.
 
     Raises ConfigurationError.
     """
@@ -90,4 +90,6 @@ def chosen_backend() -> StowhandBackend:
         raise ConfigurationError(
             f"TASKS has several backends of stowhand ({', '.join(own_backends)}): --backend names one"
         )
-    return own_backends[named_alias or ("default" if "default" in own_backends else next(iter(own_backends)))]
+    if named_alias is not None:
+        return own_backends[named_alias]
+    return own_backends.get("default") or next(iter(own_backends.values()))

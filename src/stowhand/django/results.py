@@ -1,4 +1,4 @@
-"""Converts a job to Django's ``TaskResult``, with its states, errors and workers, and back."""
+"""A job as Django's ``TaskResult``, with its states, errors and workers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _STATUS = {
     State.CANCELED: Status.FAILED,
 }
 UNKNOWN_WORKER = "unknown"
-"""The worker of an attempt without a stored name."""
+"""Worker of an attempt without a stored name."""
 TIMEOUT_KEY = "_timeout"
-"""The payload's key beside ``args`` and ``kwargs`` for the timeout of one call. An older worker that does not know it
-uses the task's own timeout."""
+"""Key of the payload for the timeout of one call, beside ``args`` and ``kwargs``. Older workers ignore it."""
 
 
 class JobCanceled(Exception):
@@ -57,9 +56,10 @@ _ERRORS_BY_CLASS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND
 
 
 def result_of(job: Job, tries: Sequence[FailedAttempt], task: base.Task, backend: str) -> base.TaskResult:
-    """Return a job's ``TaskResult``. ``task``: as declared. Errors are those since the last manual retry."""
+    """Return a job's ``TaskResult``. ``task``: as declared. It has the errors since the last manual retry."""
     args, kwargs = arguments_of(job)
-    current = [attempt for attempt in tries if attempt.round == max(attempt_of_job.round for attempt_of_job in tries)]
+    last_round = max((attempt.round for attempt in tries), default=0)
+    current = [attempt for attempt in tries if attempt.round == last_round]
     result = base.TaskResult(
         task=_as_enqueued(job, task, backend),
         id=str(job.id),
@@ -83,15 +83,15 @@ def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments in a job's payload. Raises UndecodablePayload for another program's payload."""
     payload = job.payload
     if not isinstance(payload, dict) or payload.keys() - {"args", "kwargs"} - _extra(payload):
-        raise UndecodablePayload(f"job {job.id}: its payload is no {{args, kwargs}} of Django's")
+        raise UndecodablePayload(f"job {job.id}: its payload is not Django's {{args, kwargs}}")
     args, kwargs = payload.get("args", []), payload.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise UndecodablePayload(f"job {job.id}: args is a list, and kwargs an object")
+        raise UndecodablePayload(f"job {job.id}: args must be a list, and kwargs an object")
     return args, kwargs
 
 
 def _extra(payload: dict[str, Any]) -> set[str]:
-    """Return the names that start with ``_``, which belong to the enqueuer, such as ``_cron``."""
+    """Return the names that start with ``_``, which other producers may add, such as ``_cron``."""
     return {name for name in payload if name.startswith("_")}
 
 
@@ -105,7 +105,7 @@ def timeout_of(job: Job) -> float | None:
 
 
 def written_timeout(timeout: Duration) -> float | str:
-    """Return a timeout as in a payload."""
+    """Return a timeout as a value for a payload."""
     return timeout if isinstance(timeout, str) else seconds(timeout)
 
 
@@ -147,7 +147,7 @@ def _first_start(job: Job, tries: Sequence[FailedAttempt]) -> Any:
 
 
 def _errors(job: Job, tries: Sequence[FailedAttempt]) -> list[base.TaskError]:
-    """Return the errors. The job has the whole text of the newest one."""
+    """Return the errors. Only the job has the complete text of the newest one."""
     tries = [attempt for attempt in tries if attempt.outcome is not AttemptEnd.CANCELED]
     errors = [
         base.TaskError(exception_class_path=_path(attempt), traceback=_traceback(_text(attempt))) for attempt in tries
@@ -176,7 +176,7 @@ def _error(kind: type[BaseException], text: str) -> base.TaskError:
 
 
 def _traceback(text: str) -> str:
-    """Return the traceback alone, as in Django: our texts start with the error's first line."""
+    """Return the traceback without the error's first line, with which our texts start."""
     _, mark, rest = text.partition("\nTraceback (most recent call last):")
     return f"{(mark + rest).strip() or text.rstrip()}\n"
 
@@ -198,5 +198,5 @@ def _workers(job: Job, tries: Sequence[FailedAttempt]) -> list[str]:
     """Return one worker for each attempt, in order. Missing names are filled in: Django counts attempts by them."""
     names = {attempt.number: attempt.worker for attempt in tries if attempt.worker}
     if job.attempts and (last := job.worker or job.last_worker):
-        names[job.attempts] = last  # an attempt that died with its worker is not counted
+        names[job.attempts] = last  # An attempt that died with its worker is not counted.
     return [names.get(number) or UNKNOWN_WORKER for number in range(1, job.attempts + 1)]

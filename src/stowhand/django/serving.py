@@ -1,4 +1,4 @@
-"""``stowhand.django.serving:app``: the project's App, for the command line and for the processes that it starts."""
+"""The project's App, ``stowhand.django.serving:app``, for the command line and the processes that it starts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The tables as Django migrations. Each runs the installer in its own transaction, which installs what is missing.
+"""The tables as Django migrations. Each runs the installer in its own transaction, which installs missing parts.
 
-So it does not matter whether ``stowhand migrate`` runs before or after them.
+They can run before or after ``stowhand migrate``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Install(Operation):
         for database in databases_of(schema_editor.connection.alias) if self.first else ():
             if live := database.jobs.live():
                 raise IrreversibleError(
-                    f"{live} jobs are not finished in DATABASES[{database.alias!r}]: let a worker run them, or remove"
-                    " them (manage.py stowhand jobs), before the tables are removed"
+                    f"{live} jobs are not finished in DATABASES[{database.alias!r}]; before removing the tables, let a"
+                    " worker run these jobs, or remove them (manage.py stowhand jobs)"
                 )
             database.jobs.uninstall()
 
@@ -56,7 +56,7 @@ _ADMIN_MODEL = CreateModel(
         "managed": False,
         "base_manager_name": "objects",
         "default_permissions": ("view", "add", "change"),
-        "permissions": (("payloads_job", "Can see what background jobs carry and say"),),
+        "permissions": (("payloads_job", "Can view payloads and results of background jobs"),),
     },
 )
 """The model of the admin (models.py), without a table."""
@@ -74,7 +74,7 @@ def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migra
 
 
 def databases_of(alias: str) -> list[Database]:
-    """Return the databases in which our backends store jobs under this alias, each schema once."""
+    """Return the databases of this alias in which backends of Stowhand store jobs, each schema once."""
     databases: dict[str, Database] = {}
     for backend in task_backends.all():
         if isinstance(backend, StowhandBackend) and backend.database.alias == alias:

@@ -1,8 +1,8 @@
-"""Django's ``Task`` with a job's further options. ``@task`` here is for Django 6.0; from 6.1 on, Django's own decorator
-takes the same options if the backend is ours.
+"""Django's ``Task`` with further options of a job. Django 6.0 needs ``@task`` of this module. From 6.1 on, Django's
+decorator takes the same options if the backend is Stowhand's.
 
 A worker has the tasks of the module ``tasks`` of each installed app, and of the modules that the backend names. A path
-from the database is looked up among these alone: no job has anything imported.
+from the database is looked up only among these tasks, so that no job can cause an import.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Task(base.Task):
     """A Django task. Raises InvalidTask for options that no job can have."""
 
     key: str | None = None
-    """At most one waiting job has the key; a second one replaces it. Use ``using(key=…)`` for one call."""
+    """Key that at most one waiting job has; a second job replaces it. Use ``using(key=…)`` for one call."""
     max_attempts: int | None = None
-    """``None``: the backend's default, or 25."""
+    """Maximum number of attempts; ``None``: the backend's default, or 25."""
     timeout: Duration | None = None
-    """How long one attempt may take: seconds, a timedelta, or a phrase ("30s")."""
+    """Maximum duration of one attempt: seconds, a timedelta, or a phrase ("30s")."""
 
     def __post_init__(self) -> None:
         options = {"key": self.key, "max_attempts": self.max_attempts}
@@ -62,9 +62,10 @@ def refuse_misfit(task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any
     try:
         parameters = signature(task.func)
     except ValueError:
-        return  # written in C
+        return  # Functions written in C have no signature.
+    context = [None] if task.takes_context else []
     try:
-        parameters.bind(*[None] * task.takes_context, *args, **kwargs)
+        parameters.bind(*context, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{task.module_path}: {error}") from None
 
@@ -117,11 +118,11 @@ def known_tasks(modules: Iterable[str] = ()) -> dict[str, base.Task]:
 
 
 def _modules(names: Iterable[str]) -> Iterator[ModuleType]:
-    names_to_read = [f"{config.name}.{TASKS_MODULE}" for config in apps.get_app_configs()]
+    all_names = [f"{config.name}.{TASKS_MODULE}" for config in apps.get_app_configs()]
     for name in names:
         module_name = name.removesuffix(".*")
         submodules = [name for name in sys.modules if name.startswith(f"{module_name}.")] if module_name != name else []
-        names_to_read += [module_name, *sorted(submodules)]
-    for name in dict.fromkeys(names_to_read):
+        all_names += [module_name, *sorted(submodules)]
+    for name in dict.fromkeys(all_names):
         if (module := sys.modules.get(name)) is not None:
             yield module

@@ -1,7 +1,7 @@
-"""Runs due jobs in the tests of a project, in the test's own thread and on its own connection.
+"""``drain``, which runs due jobs in the tests of a project, in the thread and on the connection of the test.
 
-A worker does not see the jobs of a ``TestCase``, whose transaction is never committed, but ``drain`` does. In a
-``TransactionTestCase``, both ``drain`` and a worker see them.
+A ``TestCase`` never commits its transaction, so ``drain`` can run its jobs, but a worker cannot. In a
+``TransactionTestCase`` both can.
 """
 
 from __future__ import annotations
@@ -37,17 +37,29 @@ LEASE_SECONDS = 3600.0
 
 
 class ImmediateBackend(immediate.ImmediateBackend):
-    """Django's backend that runs a task when it is enqueued, with our options of ``@task(…)``."""
+    """Django's backend that runs a task when it is enqueued, with Stowhand's options of ``@task(…)``."""
 
     task_class = Task
 
 
 def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
-    """Run the due jobs, and those that they enqueue, one after the other. The result's ``len`` counts the attempts.
+    """Run the due jobs, and those that they enqueue, one after another.
 
-    When all have run, the error of the first failing task is raised; with ``raises=False``, the result contains it.
-    A job that failed with attempts left waits for its retry, and is not run again. ``backend``: its alias in TASKS.
-    Raises RuntimeError after ``most`` attempts, as of a task that enqueues itself. Raises a task's KeyboardInterrupt.
+    A job that failed with attempts left waits for its retry, and is not run again.
+
+    Args:
+        backend: The alias of the backend in TASKS.
+        raises: Whether to raise the error of the first failing task when all jobs have run. If false, only the result
+            has it.
+        most: Maximum number of attempts.
+
+    Returns:
+        The attempts. ``len`` counts them.
+
+    Raises:
+        RuntimeError: More than ``most`` attempts are due, as of a task that enqueues itself.
+        KeyboardInterrupt: A task raised it.
+
     """
     __tracebackhide__ = True
     own_backend = task_backends[backend]
@@ -65,20 +77,20 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
 def _claimed(
     database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], most: int
 ) -> Claim[Job] | None:
-    """Claim the next due job. Raises RuntimeError, and claims none, if ``most`` have run."""
+    """Claim the next due job. Raises RuntimeError, without a claim, if ``most`` attempts have ended."""
     request = ClaimRequest(worker=WORKER_NAME, token=str(uuid.uuid4()), limit=1, lease=LEASE_SECONDS, tasks=names)
     with database.transaction() as jobs:
         claim = next(iter(jobs.claim(request)), None)
         if claim is None or len(ran) < most:
             return claim
         settlement = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
-        jobs.settle(claim.lease, settlement)  # in a test's own transaction, an error alone would not undo the claim
+        jobs.settle(claim.lease, settlement)  # Inside the test's transaction an error would not undo the claim.
     raise endless_error(ran, most)
 
 
 def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> RecordedAttempt:
     task = backend.known().get(claim.task)
-    assert task is not None  # only tasks of the backend were asked for
+    assert task is not None  # The claim named only tasks of the backend.
     outcome, error = _outcome(backend, task, claim)
     value = outcome.result if isinstance(outcome, Complete) else None
     settlement = settle(
@@ -97,7 +109,7 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tu
     try:
         django_attempt = DjangoAttempt(backend, task, claim.record, is_last=claim.attempts >= claim.max_attempts)
         django_attempt.start()
-        with _undoing_what_is_broken(backend.database):
+        with _broken_transaction_undone(backend.database):
             try:
                 returned = django_attempt.call()
                 if iscoroutinefunction(task.func):
@@ -108,9 +120,9 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tu
             except RaisableOutcome as raised:
                 value = from_raised(raised)
             except BaseException as error:  # boundary: an error of the attempt, as for a worker
-                django_attempt.failed(error)
+                django_attempt.on_error(error)
                 raise
-        django_attempt.returned(value)
+        django_attempt.on_return(value)
         return from_returned(value), None
     except KeyboardInterrupt:
         raise
@@ -123,10 +135,10 @@ async def _awaited(coroutine: Any) -> Any:
 
 
 @contextmanager
-def _undoing_what_is_broken(database: Database) -> Iterator[None]:
-    """Undo a database error inside the test's transaction, which it would break. A worker's statements are separate.
+def _broken_transaction_undone(database: Database) -> Iterator[None]:
+    """Undo the task's writes after a database error, which would break the test's transaction.
 
-    What a task wrote before another error stays, as in a worker.
+    Writes of a task before any other error are kept, as in a worker.
     """
     connection = database.connection
     if not connection.in_atomic_block:
@@ -138,7 +150,7 @@ def _undoing_what_is_broken(database: Database) -> Iterator[None]:
     finally:
         try:
             connection.savepoint_commit(savepoint_id)
-        except DatabaseError:  # the transaction is broken: the task's writes are lost, as in a worker
+        except DatabaseError:  # The transaction is broken: the task's writes are lost, as in a worker.
             connection.set_rollback(False)
             connection.savepoint_rollback(savepoint_id)
             connection.savepoint_commit(savepoint_id)

@@ -1,5 +1,7 @@
-"""``manage.py flush``, which is also what follows each test of a ``TransactionTestCase``: jobs go with the rows that
-they are about. Django empties the tables of models alone."""
+"""``manage.py flush``, which Django also calls after each test of a ``TransactionTestCase``.
+
+Django empties only the tables of models, so this command also removes the jobs.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,27 @@ from stowhand.django.tables import databases_of
 
 
 class Flush(flush.Command):
-    """Django's, and then ours, unless it was called off."""
+    """Django's command, and then the jobs, unless the user has declined."""
 
     def handle(self, **options: Any) -> None:
-        alias, emptied = options["database"], []
+        alias = options["database"]
+        emptied_aliases = []
         operations = connections[alias].ops
 
-        def empty(statements: Sequence[str]) -> None:
-            """Django's, which it calls where it was not called off, with nothing where there are no models' tables."""
+        def execute_sql_flush(statements: Sequence[str]) -> None:
+            # Django calls this unless the user has declined, even without tables of models.
             type(operations).execute_sql_flush(operations, statements)
-            emptied.append(alias)
+            emptied_aliases.append(alias)
 
-        operations.execute_sql_flush = empty
+        operations.execute_sql_flush = execute_sql_flush
         try:
             super().handle(**options)
         finally:
             del operations.execute_sql_flush
-        for database in databases_of(alias) if emptied else ():
+        for database in databases_of(alias) if emptied_aliases else ():
             with database.transaction() as jobs:
                 jobs.empty()
 
 
 Command = Flush
-"""Django asks for this name."""
+"""The name that Django requires."""

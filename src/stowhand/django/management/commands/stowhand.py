@@ -1,4 +1,4 @@
-"""``manage.py stowhand worker | jobs | …``: the command ``stowhand``, for the jobs of this project."""
+"""``manage.py stowhand worker | jobs | …``: the command ``stowhand`` for the jobs of this project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DJANGO_OPTIONS = ("--settings", "--pythonpath")
 class Command(BaseCommand):
     """The command ``stowhand``, with all of its arguments."""
 
-    help = "Run a worker of this project's tasks; look at jobs and act on them: manage.py stowhand --help"
+    help = "Run a worker of this project's tasks; list and change jobs: manage.py stowhand --help"
     requires_system_checks = ()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
