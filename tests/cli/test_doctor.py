@@ -71,7 +71,7 @@ def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
 
 
 def said(stats: Stats) -> list[str]:
-    return [finding.text for finding in examine_work(stats) if finding.mark == "warn"]
+    return [finding.text for finding in examine_work(stats) if finding.level == "warn"]
 
 
 def test_a_task_that_no_live_worker_has_is_named() -> None:
@@ -107,7 +107,7 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
 def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:
     found = list(examine_work(stats_of(a_worker(held=9), a_worker(held=1), a_worker(alive=False))))
     assert found[0].text == "2 alive, 5 of 8 slots busy, 0 jobs due"
-    assert [finding.text for finding in found if finding.mark == "warn"] == ["lost in the last day: w"]
+    assert [finding.text for finding in found if finding.level == "warn"] == ["lost in the last day: w"]
 
 
 def test_a_schema_that_is_not_there_yet_is_a_warning_and_nothing_is_made(call: Stowhand, folder: Path) -> None:
@@ -160,15 +160,15 @@ def test_the_connections_of_all_processes_are_compared_with_what_the_server_give
     settings = read_settings({"connection": "my_db", "concurrency": "8", "processes": "6"}, environ={})
     *_, roomy = examine_server(Server(18, 97, used=10), settings)
     *_, full = examine_server(Server(18, 90, used=10), settings)
-    assert (roomy.mark, full.mark) == ("ok", "warn")
+    assert (roomy.level, full.level) == ("ok", "warn")
     assert "6 x 13 + 3 of the supervisor = 81 at most" in full.text
 
 
 def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:
     settings = read_settings({"connection": "my_db"}, environ={})
     findings = examine_server(Server(18, 100, 1, read_only=True), settings)
-    (found,) = [finding for finding in findings if finding.mark == "FAIL"]
-    assert (found.what, found.code) == ("writes", 3)
+    (found,) = [finding for finding in findings if finding.level == "FAIL"]
+    assert (found.topic, found.code) == ("writes", 3)
     assert "target_session_attrs=read-write" in found.text
 
 
@@ -181,8 +181,8 @@ def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:
 )
 def test_a_server_that_is_old_or_full_is_a_warning(server: Server, what: str, words: str) -> None:
     settings = read_settings({"connection": "my_db"}, environ={})
-    (warning,) = [finding for finding in examine_server(server, settings) if finding.mark == "warn"]
-    assert warning.what == what
+    (warning,) = [finding for finding in examine_server(server, settings) if finding.level == "warn"]
+    assert warning.topic == what
     assert words in warning.text
 
 

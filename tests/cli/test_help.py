@@ -9,7 +9,7 @@ import click
 import pytest
 
 from stowhand.cli.help import summary
-from stowhand.cli.program import COMMANDS, root
+from stowhand.cli.program import COMMAND_SUMMARIES, root
 from tests.cli.conftest import Stowhand
 
 
@@ -47,7 +47,7 @@ def test_every_summary_is_one_complete_line(call: Stowhand, path: str) -> None:
 
 def test_the_list_of_commands_says_what_their_help_says() -> None:
     context = click.Context(root)
-    for name, line in COMMANDS.items():
+    for name, line in COMMAND_SUMMARIES.items():
         command = root.get_command(context, name)
         assert command is not None
         assert summary(command.help or "") == line
@@ -79,7 +79,7 @@ def test_other_commands_name_the_shared_options_without_explaining_them(call: St
     assert "-A/--app" in names
 
 
-@pytest.mark.parametrize("path", ["", *COMMANDS, *leaves()])
+@pytest.mark.parametrize("path", ["", *COMMAND_SUMMARIES, *leaves()])
 def test_no_help_names_a_page_that_an_installed_package_lacks(call: Stowhand, path: str) -> None:
     assert "docs/" not in call(*path.split(), "--help").out
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stowhand import __version__
-from stowhand.cli.program import COMMANDS
+from stowhand.cli.program import COMMAND_SUMMARIES
 from tests.cli.conftest import Stowhand
 
 JOBS = [("jobs", verb) for verb in ("list", "show", "retry", "cancel", "remove")]
-EVERYWHERE = [(), *((name,) for name in COMMANDS), *JOBS]
+EVERYWHERE = [(), *((name,) for name in COMMAND_SUMMARIES), *JOBS]
 
 
 @pytest.mark.parametrize("words", EVERYWHERE, ids=" ".join)

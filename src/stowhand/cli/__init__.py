@@ -10,7 +10,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the program with the arguments of this process, and exit with its code."""
-    if os.getpid() == 1:  # in a container: the kernel drops signals that process 1 does not handle
+    if os.getpid() == 1:  # In a container, the kernel drops signals that process 1 does not handle.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from stowhand.cli.program import run
 

@@ -30,13 +30,13 @@ from stowhand.service.exit_codes import OK
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
 
-SCHEMA = "stowhand_bench"
+BENCH_SCHEMA_NAME = "stowhand_bench"
 MAX_SINGLE_JOBS = 1000
 """Maximum number of jobs enqueued one by one."""
 LATENCY_JOBS = 200
-"""Jobs sent to an idle worker and measured."""
+"""Number of measured jobs for an idle worker."""
 WARM_UP_JOBS = 5
-"""Jobs sent before them and not measured."""
+"""Number of jobs before the measured ones."""
 POSITIVE_INTEGER = click.IntRange(min=1)
 
 app = App()
@@ -106,11 +106,13 @@ def command(connection: str | None, as_json: bool, jobs: int, processes: int, co
 @contextmanager
 def _own_store(resolved: ResolvedStore) -> Iterator[StoreSettings]:
     """Yield the settings of a separate schema, or of a separate SQLite file that is removed afterwards."""
-    options = StoreOptions(schema=SCHEMA, history=None)
+    options = StoreOptions(schema=BENCH_SCHEMA_NAME, history=None)
     if resolved.scheme != "sqlite":
         yield StoreSettings(connection=resolved, options=options)
         return
-    file = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
+    file = (
+        Path(resolved.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{BENCH_SCHEMA_NAME}.db")
+    )
     try:
         yield StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", resolved.source), options=options)
     finally:

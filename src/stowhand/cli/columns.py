@@ -1,6 +1,6 @@
 """Views as lists of columns: printed as a table, as a page with one line per field, or as JSON.
 
-Text is escaped, so no value that a user has written can control the terminal.
+Text is escaped, so that no value can control the terminal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
     value: Callable[[T], Any] | None = None
     """Function that returns the value for JSON; by default the attribute ``key``."""
     text: Callable[[T], str] | None = None
-    """Function that returns the text for people; by default the formatted value."""
+    """Function that returns the text of tables and pages; by default the formatted value."""
     is_right_aligned: bool = False
     """Whether cells are aligned to the right."""
     can_shrink: bool = False
@@ -54,7 +54,7 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
         return attrgetter(self.key)(row) if self.value is None else self.value(row)
 
     def text_of(self, row: T) -> str:
-        """Return the text for people; ``-`` if there is none."""
+        """Return the text for tables and pages; ``-`` if there is none."""
         text = _value_text(self.value_of(row)) if self.text is None else self.text(row)
         return text or "-"
 
@@ -112,7 +112,9 @@ def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
     """Return a row as an object for JSON. ``more_than`` names the amounts that are lower bounds."""
     values = {column.key: column.value_of(row) for column in columns if column.key}
     bounded = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.is_lower_bound]
-    return values | ({"more_than": bounded} if bounded else {})
+    if bounded:
+        values["more_than"] = bounded
+    return values
 
 
 def json_line(value: Any) -> str:

@@ -54,7 +54,7 @@ def command() -> None:
 @command.command("list")
 @json_option
 @store_options
-def list_items(as_json: bool, **typed: Any) -> None:
+def list_items(as_json: bool, **option_values: Any) -> None:
     """List the recurring items that the store knows.
 
     Every worker registers its items. The list shows the scheduler, last tick and next run of each.
@@ -62,7 +62,7 @@ def list_items(as_json: bool, **typed: Any) -> None:
     An item that was deleted from its crontab stays known. Within three minutes it has no scheduler and no next run.
     To remove it from the store: ``stowhand cron remove``.
     """
-    settings = settings_of(typed)
+    settings = settings_of(option_values)
     known, now = with_store(settings.store, _read_items)
     show_all(known, "No recurring tasks.", item_columns(now), as_json=as_json)
 
@@ -72,13 +72,13 @@ def list_items(as_json: bool, **typed: Any) -> None:
 @crontab_options
 @otel_option
 @store_options
-def run_item(name: str, **typed: Any) -> None:
+def run_item(name: str, **option_values: Any) -> None:
     """Enqueue the job of the item NAME now, and print its id. The schedule does not change.
 
     NAME is an item's identifier. It is searched where a worker reads items (--crontab, the file crontab beside the
     folder of tasks, --app), and then among the items that the store knows. Its _cron.ts is the current minute.
     """
-    settings = settings_of(typed)
+    settings = settings_of(option_values)
     items, tasks, traces = _declared_items(settings)
 
     async def run(store: QueueStore) -> Job:
@@ -94,7 +94,7 @@ def run_item(name: str, **typed: Any) -> None:
 @command.command("remove")
 @click.argument("name")
 @store_options
-def remove_item(name: str, **typed: Any) -> None:
+def remove_item(name: str, **option_values: Any) -> None:
     """Remove the item NAME from the store.
 
     Delete it from every crontab first. Its jobs are kept.
@@ -107,7 +107,7 @@ def remove_item(name: str, **typed: Any) -> None:
         is_forgotten = await store.timetable.forget_item(name)
         return is_forgotten, await store.timetable.known_items()
 
-    is_forgotten, known = with_store(settings_of(typed).store, forget)
+    is_forgotten, known = with_store(settings_of(option_values).store, forget)
     if is_forgotten:
         click.echo(f"{escape(name)}: removed")
         return
@@ -142,8 +142,8 @@ def check(file: str, start: datetime, as_json: bool) -> None:
     for item in items:
         runs = list(islice(_runs(item, start), MAX_RUNS_PER_ITEM))
         if as_json:
-            about = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
-            click.echo(json_line(about | {"runs": runs}))
+            subject = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
+            click.echo(json_line(subject | {"runs": runs}))
             continue
         click.echo(f"{escape(item.position)}: {escape(item.spec)}")
         if item.options.queue_name is not None:

@@ -42,14 +42,14 @@ IGNORED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
     "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Port of the dashboard."
 )
 @dev_options
-def command(port: int, **typed: Any) -> int:
+def command(port: int, **option_values: Any) -> int:
     """Run a worker that reloads, and the dashboard, while you write.
 
     MODULE:APP is your App, such as shop.jobs:app; the default is the folder tasks/. The worker restarts when a *.py or
     *.toml file of the current folder changes. Ctrl-C stops both.
     """
-    take_app(typed)
-    settings = settings_of(typed)
+    take_app(option_values)
+    settings = settings_of(option_values)
     check_tasks(settings)
     connection = settings.store.connection
     missing = [name for name in ("jinja2", "starlette", "uvicorn") if importlib.util.find_spec(name) is None]
@@ -57,22 +57,23 @@ def command(port: int, **typed: Any) -> int:
         core_logger().info("No dashboard: pip install 'stowhand[web]'")
     elif connection.scheme == "memory":
         core_logger().warning(
-            "No dashboard: this App keeps its jobs in the memory of each process, where a dashboard cannot see them"
+            "No dashboard: this App keeps its jobs in the memory of each process, so a dashboard cannot read them"
         )
-    is_shown = not missing and connection.scheme != "memory"
-    with dashboard_beside(f"127.0.0.1:{port}" if is_shown else None, typed, allow_actions=True):
-        asyncio.run(_Development(typed, Path.cwd()).run())
+    has_dashboard = not missing and connection.scheme != "memory"
+    with dashboard_beside(f"127.0.0.1:{port}" if has_dashboard else None, option_values, allow_actions=True):
+        asyncio.run(_Development(option_values, Path.cwd()).run())
     return OK
 
 
 class _Development:
     """Restarts the worker process when a file changes."""
 
-    def __init__(self, typed: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, option_values: Mapping[str, Any], folder: Path) -> None:
         grace = os.environ.get("STOWHAND_GRACE", RESTART_GRACE)
-        self._environ = {"STOWHAND_GRACE": grace, **environment_of(typed, "store", "worker")}
+        self._environ = {"STOWHAND_GRACE": grace, **environment_of(option_values, "store", "worker")}
         self._grace = SETTINGS["grace"].read(self._environ["STOWHAND_GRACE"])
-        self._folder, self._clock = folder, SystemClock()
+        self._folder = folder
+        self._clock = SystemClock()
         self._children = Children(1, self._start, self._on_end, grace=self._grace)
         self._must_restart = asyncio.Event()
         """Set when a file has changed since the worker was started, or when it must stop."""
@@ -93,7 +94,7 @@ class _Development:
         return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
     async def _on_end(self, slot: Slot, code: int) -> NextStep:
-        if not self._must_restart.is_set():  # the worker has logged the reason
+        if not self._must_restart.is_set():  # The worker has logged the reason.
             core_logger().error(f"The worker {describe_exit(code)}; waiting for a file to change")
             await self._must_restart.wait()
         return NextStep.AT_ONCE
@@ -123,7 +124,7 @@ def take_snapshot(folder: Path) -> Snapshot:
         ]  # fmt: skip
         for name in files:
             if name.endswith(WATCHED_SUFFIXES):
-                with suppress(OSError):  # deleted meanwhile
+                with suppress(OSError):  # The file was deleted meanwhile.
                     status = (file := Path(root, name)).stat()
                     snapshot[str(file.relative_to(folder))] = status.st_mtime_ns, status.st_size
     return snapshot

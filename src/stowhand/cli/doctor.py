@@ -1,4 +1,4 @@
-"""``stowhand doctor``: check this machine, the settings and the store, and report what is wrong."""
+"""``stowhand doctor``: check this machine, the settings and the store, and report problems."""
 
 from __future__ import annotations
 
@@ -49,38 +49,38 @@ LEVEL_COLORS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 class Finding(msgspec.Struct, frozen=True):
     """One line of the report."""
 
-    mark: str
-    what: str
+    level: str
+    topic: str
     text: str
     code: int = OK
 
 
-def ok(what: str, text: str) -> Finding:
+def ok(topic: str, text: str) -> Finding:
     """Return a finding of something that works."""
-    return Finding("ok", what, text)
+    return Finding("ok", topic, text)
 
 
-def warn(what: str, text: str) -> Finding:
+def warn(topic: str, text: str) -> Finding:
     """Return a finding of something that works, but not as a user may expect."""
-    return Finding("warn", what, text)
+    return Finding("warn", topic, text)
 
 
-def fail(what: str, text: str, code: int = FAILURE) -> Finding:
+def fail(topic: str, text: str, code: int = FAILURE) -> Finding:
     """Return a finding of something that does not work."""
-    return Finding("FAIL", what, text, code)
+    return Finding("FAIL", topic, text, code)
 
 
 @click.command(cls=Command)
 @tasks_option
 @store_options
-def command(**typed: Any) -> int:
+def command(**option_values: Any) -> int:
     """Check this machine, the settings and the store.
 
     It changes nothing.
 
     Exit code: 0 nothing is broken, 1 something is, 3 the store cannot be reached, 4 its schema is unsuitable.
     """
-    return asyncio.run(_examine(settings_of(typed)))
+    return asyncio.run(_examine(settings_of(option_values)))
 
 
 async def _examine(settings: WorkerSettings) -> int:
@@ -88,10 +88,10 @@ async def _examine(settings: WorkerSettings) -> int:
     worst = OK
     async for finding in _findings(settings):
         worst = max(worst, finding.code)
-        mark = f"{finding.mark:<5}"
+        level = f"{finding.level:<5}"
         if wants_color(sys.stdout):
-            mark = click.style(mark, fg=LEVEL_COLORS[finding.mark])
-        click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(as_called(finding.text)), TEXT_INDENT)}")
+            level = click.style(level, fg=LEVEL_COLORS[finding.level])
+        click.echo(f"{level} {finding.topic:<11} {escape_lines(scrub(as_called(finding.text)), TEXT_INDENT)}")
     return worst
 
 
@@ -142,7 +142,7 @@ async def _store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                     for finding in examine_server(await _read_server(settings.store.url), settings):
                         yield finding
                 yield schema
-                if schema.mark != "ok":
+                if schema.level != "ok":
                     return
                 async for finding in _contents(store, settings):
                     yield finding
@@ -205,10 +205,8 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
     figures, alive = stats.figures, _alive(stats)
     due = sum((count.due for count in figures.tasks), BoundedCount())
     if alive:
-        busy, slots = (
-            sum((line.busy for line in alive), BoundedCount()),
-            sum(line.row.description.concurrency for line in alive),
-        )
+        busy = sum((line.busy for line in alive), BoundedCount())
+        slots = sum(line.row.description.concurrency for line in alive)
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
         if orphaned := _due(count for count in figures.tasks if count.name and not _has(alive, count.name)):
             yield warn(
@@ -242,8 +240,8 @@ async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
     if not alive:
         return []
     tasks = [line.row.description.tasks for line in alive]
-    known = None if None in tasks else sorted({task for some in tasks for task in some or ()})
-    for job_id in await store.inspect.overdue(known):
+    all_tasks = None if None in tasks else sorted({task for names in tasks for task in names or ()})
+    for job_id in await store.inspect.overdue(all_tasks):
         explanation = await store.inspect.explain(job_id)
         if explanation is None:
             continue
@@ -288,8 +286,9 @@ def _due(counts: Iterable[LiveCounts]) -> str:
 
 
 def _joined(names: list[str]) -> str:
-    more = len(names) - MAX_NAMES_PER_FINDING
-    return ", ".join(names[:MAX_NAMES_PER_FINDING]) + (f" and {more} more" if more > 0 else "")
+    text = ", ".join(names[:MAX_NAMES_PER_FINDING])
+    hidden_count = len(names) - MAX_NAMES_PER_FINDING
+    return f"{text} and {hidden_count} more" if hidden_count > 0 else text
 
 
 # -- the server of PostgreSQL ----------------------------------------------------------------------

@@ -81,7 +81,7 @@ def command(
     payload: str,
     when: RunTime,
     key_mode: KeyMode | None,
-    **typed: Any,
+    **option_values: Any,
 ) -> None:
     """Enqueue a job and print its id.
 
@@ -90,12 +90,12 @@ def command(
     Any task name is accepted, because only workers know the tasks. With --tasks or --app the name and the payload are
     checked, and the task's declarations are the defaults of the options.
     """
-    if key_mode is not None and typed["key"] is None:
+    if key_mode is not None and option_values["key"] is None:
         raise click.UsageError("--key-mode needs a key: give --key too")
-    settings = settings_of(typed)
+    settings = settings_of(option_values)
     values = {"run_at": when.run_at, "delay": when.delay, "key_mode": key_mode}
-    values |= {field.name: typed[field.name] for field in FIELD_OPTIONS}
-    tasks, traces = _load_tasks(settings, task, is_named=typed.get("tasks") is not None)
+    values |= {field.name: option_values[field.name] for field in FIELD_OPTIONS}
+    tasks, traces = _load_tasks(settings, task, is_named=option_values.get("tasks") is not None)
     text = _read_stdin() if payload == "-" else payload
     options = cast("EnqueueOptions", {k: v for k, v in values.items() if v not in (None, ())})
     built_in = task in BUILT_IN_TASKS

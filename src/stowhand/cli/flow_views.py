@@ -69,17 +69,18 @@ def queue_columns(counts: Sequence[QueueCount], *, with_declaration: bool) -> li
 
 def queue_object(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount], slots: int) -> dict[str, Any]:
     """Return a queue for JSON."""
-    about = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
+    subject = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
     priorities = [msgspec.structs.asdict(count) for count in _of_queue(counts, queue)]
     for priority in priorities:
         del priority["queue"]
-    return {**about, "priorities": priorities}
+    return {**subject, "priorities": priorities}
 
 
-def monitor_heading(flow: str, location: str, returned: int) -> str:
+def monitor_heading(flow: str, location: str, reset_count: int) -> str:
     """Return the flow, the time, and the number of jobs reset because their workers were lost."""
-    reset = f"  {returned} reset (worker lost)" if returned else ""
-    text, width = f"{escape(flow)}  {wall_clock():%H:%M:%S}Z{reset}  {escape(location)}", output_width()
+    reset = f"  {reset_count} reset (worker lost)" if reset_count else ""
+    text = f"{escape(flow)}  {wall_clock():%H:%M:%S}Z{reset}  {escape(location)}"
+    width = output_width()
     return text if width is None else fit(text, width)
 
 
@@ -129,7 +130,7 @@ class FlowJobDetails(msgspec.Struct, frozen=True):
     children: dict[str, Counter[str]]
     """Children by the parent's queue and state, shown instead of their attributes."""
     paused: bool = False
-    """Whether it waits in a paused queue."""
+    """Whether the job waits in a paused queue."""
 
 
 def state_text(details: FlowJobDetails) -> str:
@@ -153,10 +154,10 @@ def child_state(child: Job) -> str:
 
 
 def job_object(details: FlowJobDetails) -> dict[str, Any]:
-    """Return the job for JSON. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
+    """Return the job for JSON. ``job`` has all attributes. ``stands`` is the position, or ``null``."""
     view = details.view
-    about = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": details.paused}
-    return {"job": details.job, **about, "stands": details.position, "children": details.children}
+    subject = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": details.paused}
+    return {"job": details.job, **subject, "stands": details.position, "children": details.children}
 
 
 def job_page(details: FlowJobDetails) -> str:

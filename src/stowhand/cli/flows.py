@@ -44,9 +44,8 @@ from stowhand.tasks.loader import load_object
 
 IDS_PER_PAGE = 10_000
 JOBS_PER_CALL = 500
-"""Jobs in one call."""
-LAST_CHECK_SECONDS = 1.0
-"""Seconds that a running update has to finish at a stop."""
+LAST_UPDATE_SECONDS = 1.0
+"""Time that a running update has to finish at a stop."""
 
 T = TypeVar("T")
 
@@ -65,12 +64,12 @@ def command() -> None:
 @target_argument
 @json_option
 @log_options
-def list_queues(target: str, as_json: bool, **typed: Any) -> None:
+def list_queues(target: str, as_json: bool, **option_values: Any) -> None:
     """List the queues, with how many jobs each has.
 
     Children are listed below their parent. SLOTS counts the slots of the workers that the program creates.
     """
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     counts = with_flow(flow, lambda flow: flow.monitor.counts())
     slots = _slots(flow)
     if as_json:
@@ -88,7 +87,7 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 @click.option("--children", is_flag=True, help="Show each child with all its attributes, instead of a summary.")
 @json_option
 @log_options
-def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
+def show_job(target: str, job_id: str, children: bool, as_json: bool, **option_values: Any) -> int:
     """Show a job's state, position, attributes and children.
 
     For its children it shows counts by state.
@@ -108,7 +107,7 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
         )
 
     return show_one(
-        with_flow(read_flow(target, typed), read_details),
+        with_flow(read_flow(target, option_values), read_details),
         f"job {escape(job_id)}",
         (lambda details: json_line(job_object(details))) if as_json else job_page,
     )
@@ -136,7 +135,7 @@ def list_jobs(
     key: tuple[str, str] | None,
     limit: int,
     as_json: bool,
-    **typed: Any,
+    **option_values: Any,
 ) -> None:
     """List jobs of the queues, failed jobs, or jobs by a key.
 
@@ -146,7 +145,7 @@ def list_jobs(
         raise click.UsageError("--key finds jobs in every queue and state; omit --queue and --failed")
     if after is not None and not failed:
         raise click.UsageError("--after goes with --failed")
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     if queue is not None:
         flow.shape.find_queue(queue)
     if key is None and not failed:
@@ -174,7 +173,13 @@ def list_jobs(
 @json_option
 @log_options
 def retry_jobs(
-    target: str, job_ids: tuple[str, ...], failed: bool, queue: str | None, yes: bool, as_json: bool, **typed: Any
+    target: str,
+    job_ids: tuple[str, ...],
+    failed: bool,
+    queue: str | None,
+    yes: bool,
+    as_json: bool,
+    **option_values: Any,
 ) -> int:
     """Put failed jobs back into the queue where they failed.
 
@@ -186,7 +191,7 @@ def retry_jobs(
         raise click.UsageError("name the jobs: JOB_ID..., or --failed")
     if not failed and (queue is not None or yes):
         raise click.UsageError("--queue and --yes go with --failed")
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     selected_ids: Sequence[str] = job_ids
     if failed:
         if queue is not None:
@@ -206,30 +211,30 @@ def retry_jobs(
 @click.argument("job_ids", metavar="JOB_ID...", nargs=-1, required=True)
 @json_option
 @log_options
-def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Cancel jobs; running ones are asked to stop.
+def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **option_values: Any) -> int:
+    """Cancel jobs; running ones receive a request to stop.
 
     Children are not canceled with their parent.
 
-    Exit code: 0 all jobs are canceled or asked to stop, 1 a job was refused or is missing.
+    Exit code: 0 all jobs are canceled or were requested to stop, 1 a job was refused or is missing.
     """
 
     async def cancel(flow: Flow) -> int:
         return max([show_answers([await flow.cancel_job(job_id)], as_json=as_json) for job_id in job_ids])
 
-    return with_flow(read_flow(target, typed), cancel)
+    return with_flow(read_flow(target, option_values), cancel)
 
 
 @command.command("pause")
 @target_argument
 @click.argument("queue")
 @log_options
-def pause_queue(target: str, queue: str, **typed: Any) -> None:
+def pause_queue(target: str, queue: str, **option_values: Any) -> None:
     """Pause a queue: no process claims its jobs until it is resumed.
 
     Running jobs continue, and new jobs still arrive.
     """
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     changed = with_flow(flow, lambda flow: flow.pause(queue))
     click.echo(f"Queue {escape(queue)} of flow {escape(flow.name)} {'is' if changed else 'was already'} paused.")
 
@@ -238,9 +243,9 @@ def pause_queue(target: str, queue: str, **typed: Any) -> None:
 @target_argument
 @click.argument("queue")
 @log_options
-def resume_queue(target: str, queue: str, **typed: Any) -> None:
+def resume_queue(target: str, queue: str, **option_values: Any) -> None:
     """Resume a paused queue: its jobs can be claimed again."""
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     changed = with_flow(flow, lambda flow: flow.resume(queue))
     click.echo(f"Queue {escape(queue)} of flow {escape(flow.name)} {'is resumed' if changed else 'was not paused'}.")
 
@@ -250,21 +255,21 @@ def resume_queue(target: str, queue: str, **typed: Any) -> None:
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("as_json", "--json", is_flag=True, help="One JSON object per update.")
 @log_options
-def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
+def monitor_flow(target: str, once: bool, as_json: bool, **option_values: Any) -> None:
     """Show each second how many jobs each queue has, by state.
 
     Press Ctrl-C to stop. Each update also resets the jobs of lost workers, as every Stowhand worker does. If no worker
     serves the flow, keep this command running.
     """
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
 
     async def watch(flow: Flow) -> None:
         screen, monitor = Screen(), flow.monitor
 
         def show(counts: Sequence[QueueCount]) -> None:
             if as_json:
-                about = {"flow": flow.name, "at": wall_clock(), "returned": monitor.returned}
-                click.echo(json_line({**about, "queues": list(counts)}))
+                subject = {"flow": flow.name, "at": wall_clock(), "returned": monitor.returned}
+                click.echo(json_line({**subject, "queues": list(counts)}))
                 return
             heading = monitor_heading(flow.name, flow.engine.description, monitor.returned)
             lines = [*queue_lines(flow.shape, counts, Counter()), sum_line(counts)]
@@ -276,7 +281,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
             return
         monitor.on_look.append(show)
         monitor.on_trouble.append(lambda error: core_logger().error(f"No update: {error}"))
-        await run_all(monitor, grace=LAST_CHECK_SECONDS)
+        await run_all(monitor, grace=LAST_UPDATE_SECONDS)
 
     with_flow(flow, watch)
 
@@ -285,7 +290,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
 @target_argument
 @otel_option
 @log_options
-def run_flow(target: str, **typed: Any) -> int:
+def run_flow(target: str, **option_values: Any) -> int:
     """Start the workers that the program has created.
 
     They run until a signal. The first Ctrl-C lets running jobs finish, the second returns them to the queue.
@@ -294,7 +299,7 @@ def run_flow(target: str, **typed: Any) -> int:
     """
     from stowhand.service.process import export_last_spans, export_spans_at_exit
 
-    flow = read_flow(target, typed)
+    flow = read_flow(target, option_values)
     if not flow.workers:
         raise ConfigurationError(
             f"{target!r} has created no workers; in the module, call flow.create_workers(queue, function)"
@@ -376,14 +381,14 @@ async def _retry(flow: Flow, job_ids: Sequence[str], *, as_json: bool) -> int:
     return code
 
 
-def read_flow(target: str, typed: dict[str, Any]) -> Flow:
+def read_flow(target: str, option_values: dict[str, Any]) -> Flow:
     """Load the flow, start logging to stderr, and trace the flow if ``--otel`` requests it.
 
     ``target`` is MODULE:NAME; the default name is ``flow``. Raise ConfigurationError.
     """
-    settings = settings_of(typed)
+    settings = settings_of(option_values)
     flow = load_object(target, Flow, default="flow")
-    if "otel" in typed and settings.otel:
+    if "otel" in option_values and settings.otel:
         flow.trace(Traces())
     return flow
 

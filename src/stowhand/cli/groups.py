@@ -19,7 +19,7 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 class Group(click.Group):
     """Commands by name; an unknown command gets a suggestion.
 
-    ``lines`` has the help line of each command that is imported on use. ``aliases`` has other names.
+    ``summaries`` has the help line of each command that is imported on use. ``aliases`` has other names of commands.
     """
 
     command_class = Command
@@ -27,13 +27,13 @@ class Group(click.Group):
     def __init__(
         self,
         *args: Any,
-        lines: Mapping[str, str] | None = None,
+        summaries: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         options.setdefault("context_settings", CONTEXT_SETTINGS)
         super().__init__(*args, **options)
-        self._lines = lines or {}
+        self._summaries = summaries or {}
         self._aliases = aliases or {}
         self.params.append(version_option())
 
@@ -44,12 +44,12 @@ class Group(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._lines, *self.commands]
+        return [*self._summaries, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self._aliases.get(cmd_name, cmd_name)
         command = super().get_command(ctx, cmd_name)
-        if cmd_name in self._lines:
+        if cmd_name in self._summaries:
             command = importlib.import_module(f"stowhand.cli.{cmd_name}").command
         if command is not None and all(param.name != "version" for param in command.params):
             command.params.append(version_option())
@@ -66,11 +66,11 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        if not self._lines:
+        if not self._summaries:
             super().format_commands(ctx, formatter)
             return
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._lines.items()))
+            formatter.write_dl(list(self._summaries.items()))
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence, whatever its length."""

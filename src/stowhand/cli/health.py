@@ -24,19 +24,19 @@ LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK, "::": "::1"}
 @click.command(cls=Command)
 @http_option
 @click.option("--ready", is_flag=True, help="Ask whether it can work now (/readyz), not whether it is alive.")
-def command(ready: bool, **typed: Any) -> int:
+def command(ready: bool, **option_values: Any) -> int:
     """Ask a running worker whether it is alive, or ready.
 
     It prints one line with the reason, and exits with code 0 or 1.
 
     It asks the worker that was started with the same --http or STOWHAND_HTTP.
     """
-    address = settings_of(typed).http
+    address = settings_of(option_values).http
     if address is None:
         raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as for the worker")
-    is_well, reason = request_health(address, "/readyz" if ready else "/healthz")
+    is_healthy, reason = request_health(address, "/readyz" if ready else "/healthz")
     click.echo(reason)
-    return OK if is_well else FAILURE
+    return OK if is_healthy else FAILURE
 
 
 def request_health(address: str, path: str) -> tuple[bool, str]:

@@ -15,8 +15,8 @@ OWN_OPTIONS = "Options"
 class SettingOption(click.Option):
     """An option that is a setting.
 
-    ``section`` is its section in the help of a worker. ``is_shared`` tells whether every command that opens a store
-    has it.
+    ``section`` is its section in the help of a worker. ``is_shared`` is true if every command that opens a store has
+    it.
     """
 
     def __init__(self, *args: Any, section: str, is_shared: bool, **options: Any) -> None:
@@ -39,7 +39,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises UsageError."""
-        ctx.allow_extra_args = True  # refused below, with a suggestion
+        ctx.allow_extra_args = True  # They are refused below, with a suggestion.
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             from stowhand.cli.usage import unexpected_argument

@@ -17,8 +17,8 @@ from stowhand.protocols.options import parse_word
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
-class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter as typed on the command line."""
+class RequestedFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter from the command line. Its times may be relative to now."""
 
     states: tuple[State, ...] = ()
     task: str | None = None
@@ -43,11 +43,11 @@ class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """Describe the filter for a question."""
-        values = ((text, getattr(self, name)) for name, text in _PHRASES.items())
+        values = ((text, getattr(self, name)) for name, text in _FILTER_PHRASES.items())
         return "".join(text.format(escape(str(value))) for text, value in values if value is not None)
 
 
-_PHRASES = {
+_FILTER_PHRASES = {
     "task": " of task {}",
     "queue": " of the queue {}",
     "serial": " of the serial key {}",
@@ -58,9 +58,9 @@ _PHRASES = {
 }
 
 
-def take_filter(typed: dict[str, Any]) -> TypedFilter:
-    """Remove the filter's options from ``typed`` and return the filter."""
-    return TypedFilter(**{name: typed.pop(name) for name in TypedFilter.__struct_fields__})
+def take_filter(option_values: dict[str, Any]) -> RequestedFilter:
+    """Remove the filter's options from ``option_values`` and return the filter."""
+    return RequestedFilter(**{name: option_values.pop(name) for name in RequestedFilter.__struct_fields__})
 
 
 filter_options = with_options(

@@ -15,7 +15,7 @@ from stowhand.cli.columns import json_line
 from stowhand.cli.enqueue import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.input import ParsedText, confirm_change, with_options
-from stowhand.cli.job_filter import TypedFilter, filter_options, take_filter
+from stowhand.cli.job_filter import RequestedFilter, filter_options, take_filter
 from stowhand.cli.job_views import FAILURE_COLUMNS, job_fields, job_page, list_columns
 from stowhand.cli.options import json_option, limit_option, settings_of, store_options
 from stowhand.cli.program import as_called
@@ -57,7 +57,7 @@ JobAction = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
 selection_options = with_options(
     click.argument("job_ids", metavar="[ID]...", nargs=-1, type=JOB_ID),
     filter_options,
-    click.option("every", "--all", is_flag=True, help="Every job that the command can change."),
+    click.option("is_all", "--all", is_flag=True, help="Every job that the command can change."),
     click.option("-y", "--yes", is_flag=True, help="Do not ask before changing all of them."),
     json_option,
     store_options,
@@ -97,29 +97,31 @@ def command() -> None:
 @limit_option
 @json_option
 @store_options
-def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **typed: Any) -> None:
+def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **option_values: Any) -> None:
     """List jobs by id: live and failed ones, or those of --state."""
-    typed_filter = take_filter(typed)
+    requested_filter = take_filter(option_values)
 
-    async def find(typed_filter: TypedFilter, store: QueueStore) -> Sequence[Job]:
+    async def find(requested_filter: RequestedFilter, store: QueueStore) -> Sequence[Job]:
         return await store.inspect.list(
-            await typed_filter.filter(store, key=key, newest_first=newest, after=after, limit=limit)
+            await requested_filter.filter(store, key=key, newest_first=newest, after=after, limit=limit)
         )
 
     async def find_or_explain(store: QueueStore) -> tuple[Sequence[Job], str]:
-        jobs = await find(typed_filter, store)
+        jobs = await find(requested_filter, store)
         if jobs or as_json:
             return jobs, ""
-        which = typed_filter.describe() if key is None else f"{typed_filter.describe()} with the key {escape(key)}"
+        which = (
+            requested_filter.describe() if key is None else f"{requested_filter.describe()} with the key {escape(key)}"
+        )
         finished = {}
-        if not typed_filter.states:
+        if not requested_filter.states:
             for state in FINISHED_STATES:
-                finished[state] = len(await find(msgspec.structs.replace(typed_filter, states=(state,)), store))
-        task_hint = await _task_hint(store, typed_filter.task)
-        sentence = _no_jobs(typed_filter.states or LISTED_STATES, which + (task_hint or "."))
+                finished[state] = len(await find(msgspec.structs.replace(requested_filter, states=(state,)), store))
+        task_hint = await _task_hint(store, requested_filter.task)
+        sentence = _no_jobs(requested_filter.states or LISTED_STATES, which + (task_hint or "."))
         return jobs, sentence + _also_finished(finished, limit)
 
-    jobs, nothing = with_store(settings_of(typed).store, find_or_explain)
+    jobs, nothing = with_store(settings_of(option_values).store, find_or_explain)
     show_all(jobs, nothing, list_columns(jobs), as_json=as_json, encode=job_fields)
     if len(jobs) == limit and not as_json:
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
@@ -155,7 +157,7 @@ def _also_finished(finished: Mapping[State, int], limit: int) -> str:
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @json_option
 @store_options
-def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
+def show_job(job_id: int, as_json: bool, **option_values: Any) -> int:
     """Show everything about one job, live or in the history.
 
     It also lists attempts that did not complete.
@@ -165,7 +167,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
         job = await store.jobs.get(job_id)
         return None if job is None else (job, await store.jobs.tries(job_id))
 
-    result = with_store(settings_of(typed).store, find)
+    result = with_store(settings_of(option_values).store, find)
 
     def show(job_and_attempts: tuple[Job, Sequence[FailedAttempt]]) -> str:
         job, tries = job_and_attempts
@@ -177,69 +179,71 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 @command.command("failures")
 @json_option
 @store_options
-def list_failures(as_json: bool, **typed: Any) -> None:
+def list_failures(as_json: bool, **option_values: Any) -> None:
     """Group failed jobs by task and by the class of their last error.
 
     It reads the newest 10,000 failed jobs. Each group shows its first failure.
     """
-    groups = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
+    groups = with_store(settings_of(option_values).store, lambda store: _failure_groups(store).failures())
     show_all(groups, "No failed jobs.", FAILURE_COLUMNS, as_json=as_json)
 
 
 @command.command("retry")
 @click.option("--failed", is_flag=True, help="The same as --state failed.")
 @selection_options
-def retry_jobs(failed: bool, **typed: Any) -> int:
+def retry_jobs(failed: bool, **option_values: Any) -> int:
     """Make jobs due now, with all their attempts. Running and completed jobs are refused.
 
     Select jobs by id or by options: failed jobs, unless --state names other states.
     """
     if failed:
-        typed["states"] = (*typed["states"], State.FAILED)
-    only_failed = not typed["job_ids"] and set(typed["states"]) <= {State.FAILED}
-    return _act(typed, "Retry", RETRYABLE_STATES, retry_failed if only_failed else _retry)
+        option_values["states"] = (*option_values["states"], State.FAILED)
+    only_failed = not option_values["job_ids"] and set(option_values["states"]) <= {State.FAILED}
+    return _act(option_values, "Retry", RETRYABLE_STATES, retry_failed if only_failed else _retry)
 
 
 @command.command("cancel")
 @selection_options
-def cancel_jobs(**typed: Any) -> int:
-    """Cancel jobs; running ones are asked to stop.
+def cancel_jobs(**option_values: Any) -> int:
+    """Cancel jobs; running ones receive a request to stop.
 
     Select jobs by id or by options.
     """
-    return _act(typed, "Cancel", CANCELABLE_STATES, lambda store, ids: store.admin.cancel_jobs(ids))
+    return _act(option_values, "Cancel", CANCELABLE_STATES, lambda store, ids: store.admin.cancel_jobs(ids))
 
 
 @command.command("remove")
 @click.option("keys", "--key", multiple=True, help="The job that holds this key; may be repeated.")
 @selection_options
-def remove_jobs(keys: tuple[str, ...], **typed: Any) -> int:
+def remove_jobs(keys: tuple[str, ...], **option_values: Any) -> int:
     """Delete jobs by id, by key, or by options.
 
     By id a running job is refused. By key it loses the key and does not run again.
     """
-    return _act(typed, "Remove", REMOVABLE_STATES, lambda store, ids: store.admin.remove_jobs(ids), keys)
+    return _act(option_values, "Remove", REMOVABLE_STATES, lambda store, ids: store.admin.remove_jobs(ids), keys)
 
 
 @command.command("complete")
 @selection_options
-def complete_jobs(**typed: Any) -> int:
+def complete_jobs(**option_values: Any) -> int:
     """Complete waiting or failed jobs as if they had run. Running jobs are refused.
 
     Select jobs by id or by options.
     """
-    return _act(typed, "Complete", REMOVABLE_STATES, _with_answers(lambda store, ids: store.admin.complete_jobs(ids)))
+    return _act(
+        option_values, "Complete", REMOVABLE_STATES, _with_answers(lambda store, ids: store.admin.complete_jobs(ids))
+    )
 
 
 @command.command("fail")
 @click.option("--reason", metavar="TEXT", help='Their last error.  [default: "Manually marked as failed"]')
 @selection_options
-def fail_jobs(reason: str | None, **typed: Any) -> int:
+def fail_jobs(reason: str | None, **option_values: Any) -> int:
     """Fail jobs permanently: they are kept and not retried. Running jobs are refused.
 
     Select jobs by id or by options.
     """
-    return _act(typed, "Fail", RESCHEDULABLE_STATES, lambda store, ids: fail(store, ids, reason))
+    return _act(option_values, "Fail", RESCHEDULABLE_STATES, lambda store, ids: fail(store, ids, reason))
 
 
 @command.command("reschedule")
@@ -255,7 +259,7 @@ def reschedule_jobs(
     attempts: int | None,
     max_attempts: int | None,
     to_queue: str | None,
-    **typed: Any,
+    **option_values: Any,
 ) -> int:
     """Change time, priority, attempts or queue of jobs.
 
@@ -270,16 +274,16 @@ def reschedule_jobs(
         raise click.UsageError("nothing to change: give --run-at, --priority, --attempts, --max-attempts or --to-queue")
     validate_reschedule(change)
     action = _with_answers(lambda store, ids: reschedule(store, ids, change, when.delay))
-    return _act(typed, "Reschedule", RESCHEDULABLE_STATES, action)
+    return _act(option_values, "Reschedule", RESCHEDULABLE_STATES, action)
 
 
 @command.command("unlock")
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
 @json_option
 @store_options
-def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+def unlock_workers(workers: tuple[str, ...], as_json: bool, **option_values: Any) -> int:
     """Reset the jobs of lost workers. If a worker is still alive, the results of these jobs are not recorded."""
-    reset_jobs = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
+    reset_jobs = with_store(settings_of(option_values).store, lambda store: store.admin.force_unlock_workers(workers))
     show_answers(map(answer_for, reset_jobs), as_json=as_json)
     if not reset_jobs:
         click.echo(
@@ -293,7 +297,7 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JOB_ID)
 @json_option
 @store_options
-def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
+def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **option_values: Any) -> int:
     """Explain why jobs are not running, and what to do about it.
 
     Every reason is listed, the most important first.
@@ -304,7 +308,7 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 
     code = OK
     for number, (job_id, explanation) in enumerate(
-        zip(job_ids, with_store(settings_of(typed).store, explain), strict=True)
+        zip(job_ids, with_store(settings_of(option_values).store, explain), strict=True)
     ):
         if number and not as_json:
             click.echo()
@@ -320,7 +324,12 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 @json_option
 @store_options
 def purge_jobs(
-    completed: float | None, failed: float | None, canceled: float | None, dry_run: bool, as_json: bool, **typed: Any
+    completed: float | None,
+    failed: float | None,
+    canceled: float | None,
+    dry_run: bool,
+    as_json: bool,
+    **option_values: Any,
 ) -> None:
     """Delete finished jobs by age. States without an age option are kept.
 
@@ -330,7 +339,7 @@ def purge_jobs(
     if completed is None and failed is None and canceled is None:
         raise click.UsageError("no age given: use --completed, --failed or --canceled, each with an age (14d)")
     ages = Ages(completed=completed, failed=failed, canceled=canceled)
-    purged = with_store(settings_of(typed).store, lambda store: store.operate.purge(ages, dry_run=dry_run))
+    purged = with_store(settings_of(option_values).store, lambda store: store.operate.purge(ages, dry_run=dry_run))
     counts = {name: getattr(purged, name) for name in ages.__struct_fields__ if getattr(ages, name) is not None}
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run} | counts))
@@ -353,34 +362,34 @@ def _with_answers(change: JobsChange) -> JobAction:
 
 
 def _act(
-    typed: dict[str, Any], verb: str, states: tuple[State, ...], action: JobAction, keys: tuple[str, ...] = ()
+    option_values: dict[str, Any], verb: str, states: tuple[State, ...], action: JobAction, keys: tuple[str, ...] = ()
 ) -> int:
     """Act on the named jobs, or on those that the options select once the user has confirmed.
 
     ``states`` applies if no state was given. ``keys`` names more jobs to remove. It prints an answer for each job in
     order, and returns 1 if a job was refused or is missing.
     """
-    job_ids: Sequence[int] = typed["job_ids"]
-    typed_filter, store = take_filter(typed), settings_of(typed).store
-    has_filter = typed["every"] or typed_filter != TypedFilter()
+    job_ids: Sequence[int] = option_values["job_ids"]
+    requested_filter, store = take_filter(option_values), settings_of(option_values).store
+    has_filter = option_values["is_all"] or requested_filter != RequestedFilter()
     if has_filter == bool(job_ids or keys):
         raise click.UsageError("name the jobs (ID...), or select them (--task, --state, …, --all)")
     if has_filter:
-        typed_filter = msgspec.structs.replace(typed_filter, states=typed_filter.states or states)
+        requested_filter = msgspec.structs.replace(requested_filter, states=requested_filter.states or states)
 
         async def find(store: QueueStore) -> tuple[Sequence[int], str]:
-            job_ids = await typed_filter.ids(store)
-            return job_ids, "" if job_ids else await _task_hint(store, typed_filter.task)
+            job_ids = await requested_filter.ids(store)
+            return job_ids, "" if job_ids else await _task_hint(store, requested_filter.task)
 
         job_ids, task_hint = with_store(store, find)
         if not job_ids:
-            click.echo(_no_jobs(typed_filter.states, typed_filter.describe() + (task_hint or ".")), err=True)
+            click.echo(_no_jobs(requested_filter.states, requested_filter.describe() + (task_hint or ".")), err=True)
             return OK
-        if not typed["yes"] and not confirm_change(
-            verb, len(job_ids), ", ".join(typed_filter.states), typed_filter.describe()
+        if not option_values["yes"] and not confirm_change(
+            verb, len(job_ids), ", ".join(requested_filter.states), requested_filter.describe()
         ):
             return FAILURE
-    return with_store(store, lambda store: _act_on(store, action, job_ids, keys, as_json=typed["as_json"]))
+    return with_store(store, lambda store: _act_on(store, action, job_ids, keys, as_json=option_values["as_json"]))
 
 
 async def _act_on(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="With --from-graphile: move the jobs.")
 @store_options
 def command(
-    plan: bool, roles: bool, default_attempts: int | None, from_graphile: str | None, yes: bool, **typed: Any
+    plan: bool, roles: bool, default_attempts: int | None, from_graphile: str | None, yes: bool, **option_values: Any
 ) -> int:
     """Install or upgrade the store's schema.
 
@@ -48,7 +48,7 @@ def command(
 
     It reverts changes that other programs made to the schema's functions.
     """
-    store = settings_of(typed).store
+    store = settings_of(option_values).store
     click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
     if from_graphile is not None:
         if plan or default_attempts is not None:

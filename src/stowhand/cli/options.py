@@ -1,4 +1,4 @@
-"""Settings as options. Typed values stay text here: the settings parse them, whatever their source."""
+"""Settings as options of commands. Values stay text here, because the settings parse the texts of all sources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _ORDERED_SETTINGS = [name for names in SETTINGS_BY_SECTION.values() for name in 
 
 def _flag(setting: Option) -> Callable[[F], F]:
     is_switch = isinstance(setting, Switch)
-    default_text = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
+    has_default = setting.said_default and not is_switch
+    default_text = f"  [default: {setting.said_default}]" if has_default else ""
     return click.option(
         setting.name,
         *(short for short in setting.short if not short.startswith("--")),
@@ -65,7 +66,7 @@ def _flag(setting: Option) -> Callable[[F], F]:
 
 
 def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a shell completion: the words that start with the typed text, ignoring case."""
+    """Return a shell completion: the words that start with the entered text, ignoring case."""
     return lambda ctx, param, prefix: [word for word in words if word.lower().startswith(prefix.lower())]
 
 
@@ -100,16 +101,16 @@ otel_option = _settings("otel")
 http_option = _settings("http")
 
 
-def take_app(typed: dict[str, Any]) -> None:
+def take_app(option_values: dict[str, Any]) -> None:
     """Make the argument MODULE:APP the option ``--app``. Raises UsageError if both are given."""
-    app = typed.pop("module_app")
+    app = option_values.pop("module_app")
     if app is None:
         return
-    if typed["app"] is not None:
-        raise click.UsageError(f"two Apps: {app} and --app {typed['app']}; omit one")
+    if option_values["app"] is not None:
+        raise click.UsageError(f"two Apps: {app} and --app {option_values['app']}; omit one")
     if Path(app).is_dir() and not Path(app, "__init__.py").exists():
         raise click.UsageError(f"{app} is a folder; for a folder of tasks: --tasks {app}; for an App: MODULE:APP")
-    typed["app"] = app
+    option_values["app"] = app
 
 
 def listen_options(port: int) -> Callable[[F], F]:
@@ -138,18 +139,18 @@ def own_store(app: str) -> OwnStore:
     return msgspec.structs.replace(load_app(app).own_store, app=app)
 
 
-def settings_of(typed: dict[str, Any], read_own_store: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
-    """Combine typed options with all other settings, and start logging. Raise ConfigurationError.
+def settings_of(option_values: dict[str, Any], read_own_store: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
+    """Combine the options with all other settings, and start logging. Raise ConfigurationError.
 
     ``read_own_store`` returns the store that an App names, for commands with the option ``--app``.
     """
-    connection = typed.get("connection")
+    connection = option_values.get("connection")
     if connection is not None and connection.isdecimal():
         raise click.UsageError(
             f"-c {connection}: -c names the store; for the number of jobs at once: -j {connection}; for a database of"
             f" that name: -c dbname={connection}"
         )
-    flags = {name: value for name, value in typed.items() if name in SETTINGS and value != ()}
-    settings = read_settings(flags, own_store=read_own_store if "app" in typed else None)
+    flags = {name: value for name, value in option_values.items() if name in SETTINGS and value != ()}
+    settings = read_settings(flags, own_store=read_own_store if "app" in option_values else None)
     configure_logging(settings.log_level, settings.log_format)
     return settings

@@ -18,7 +18,7 @@ from stowhand.cli.groups import Group
 from stowhand.cli.usage import unknown_option
 from stowhand.errors import StowhandError
 
-COMMANDS = {
+COMMAND_SUMMARIES = {
     "worker": "Run a worker: claim jobs and run them.",
     "enqueue": "Enqueue a job and print its id.",
     "jobs": "List, explain and change jobs.",
@@ -40,18 +40,18 @@ COMMANDS = {
     "completion": "Print the completion script of a shell.",
 }
 
-ALIASES = {"add": "enqueue"}
+COMMAND_ALIASES = {"add": "enqueue"}
 """Other names of commands, not shown in help."""
 
-_COMMAND_NAMES = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
+_COMMAND_NAMES = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMAND_SUMMARIES)})\b)")
 
 COMPLETION_VARIABLE = "_STOWHAND_COMPLETE"
 """Set by a shell that completes a command line; its value names the shell's format."""
 
 root = Group(
     name="stowhand",
-    lines=COMMANDS,
-    aliases=ALIASES,
+    summaries=COMMAND_SUMMARIES,
+    aliases=COMMAND_ALIASES,
     help="Background jobs in Python on the store you already have. One worker, any store.",
     epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.\n\n"
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.\n\n"
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str], name: str = "stowhand") -> int:
     """Run one command line and return its exit code. ``name`` is the program name in messages."""
     try:
         code = _invoke(list(arguments), name)
-        if sys.stdout is not None:  # closed before the program started
+        if sys.stdout is not None:  # It is None if it was closed before the program started.
             sys.stdout.flush()
         return code
     except click.ClickException as error:

@@ -29,48 +29,50 @@ def command() -> None:
 @command.command("list")
 @json_option
 @store_options
-def list_queues(as_json: bool, **typed: Any) -> None:
+def list_queues(as_json: bool, **option_values: Any) -> None:
     """List the queues of jobs, tasks, workers and pauses, by name."""
-    rows = with_store(settings_of(typed).store, lambda store: store.inspect.queues())
+    rows = with_store(settings_of(option_values).store, lambda store: store.inspect.queues())
     show_all(rows, "", QUEUE_COLUMNS, as_json=as_json)
 
 
 @command.command("pause")
 @change_options
-def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+def pause(names: tuple[str, ...], as_json: bool, **option_values: Any) -> None:
     """Pause queues: their jobs do not start until resumed. Running jobs continue; jobs can be added.
 
     Workers stop starting jobs within a second. A queue without jobs can be paused, too.
     """
-    _change(typed, names, lambda operator: operator.pause_queue, "paused", as_json=as_json)
+    _change(option_values, names, lambda operator: operator.pause_queue, "paused", as_json=as_json)
 
 
 @command.command("resume")
 @change_options
-def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+def resume(names: tuple[str, ...], as_json: bool, **option_values: Any) -> None:
     """Resume queues: their jobs can start again at once."""
-    _change(typed, names, lambda operator: operator.resume_queue, "resumed", as_json=as_json)
+    _change(option_values, names, lambda operator: operator.resume_queue, "resumed", as_json=as_json)
 
 
 QueueAction = Callable[[Operator], Callable[[str], Awaitable[QueueChange]]]
 
 
-def _change(typed: dict[str, Any], names: tuple[str, ...], action: QueueAction, outcome: str, *, as_json: bool) -> None:
+def _change(
+    option_values: dict[str, Any], names: tuple[str, ...], action: QueueAction, outcome: str, *, as_json: bool
+) -> None:
     queues = [read_queue(name) for name in dict.fromkeys(names)]
 
-    async def one_by_one(store: QueueStore) -> None:
+    async def change_all(store: QueueStore) -> None:
         for name in queues:
             change = await action(store.operate)(name)
             show_change(name, {"queue": name}, outcome, has_changed=change.changed, as_json=as_json)
 
-    with_store(settings_of(typed).store, one_by_one)
+    with_store(settings_of(option_values).store, change_all)
 
 
-def show_change(name: str, about: dict[str, Any], outcome: str, *, has_changed: bool, as_json: bool) -> None:
+def show_change(name: str, subject: dict[str, Any], outcome: str, *, has_changed: bool, as_json: bool) -> None:
     """Print the answer to a pause or a resume. ``outcome`` is ``paused`` or ``resumed``."""
     already = {"paused": "it is already paused", "resumed": "it is not paused"}
     answer = (outcome, "") if has_changed else ("unchanged", already[outcome])
-    show_answer(name, about, *answer, as_json=as_json)
+    show_answer(name, subject, *answer, as_json=as_json)
 
 
 def _state(row: BacklogRow) -> str:

@@ -55,25 +55,25 @@ async def read_recent_counts(store: QueueStore) -> RecentCounts:
     }
     periods = await store.inspect.throughput(min(span_starts.values()), now)
 
-    def ended(minutes: int, tallies: Iterable[Period]) -> SpanCounts:
+    def span_counts(minutes: int, tallies: Iterable[Period]) -> SpanCounts:
         numbers = (period.tally.numbers() for period in tallies if period.start >= span_starts[minutes])
         return SpanCounts(sum_counts(numbers), (now - span_starts[minutes]).total_seconds())
 
     periods_by_task = defaultdict(list)
     for period in periods:
         periods_by_task[period.task].append(period)
-    tasks = {task: ended(TASK_SPAN_MINUTES, task_periods) for task, task_periods in periods_by_task.items()}
+    tasks = {task: span_counts(TASK_SPAN_MINUTES, task_periods) for task, task_periods in periods_by_task.items()}
     busiest = sorted(tasks, key=lambda task: (-tasks[task].tally.ended, task or ""))
     return RecentCounts(
         {task: tasks[task] for task in busiest if tasks[task].tally != OutcomeCounts()},
-        {minutes: ended(minutes, periods) for minutes in TOTAL_SPANS_MINUTES},
+        {minutes: span_counts(minutes, periods) for minutes in TOTAL_SPANS_MINUTES},
     )
 
 
-def recent_counts_object(counted: RecentCounts) -> dict[str, object]:
+def recent_counts_object(recent: RecentCounts) -> dict[str, object]:
     """Return the counts by task for JSON."""
-    seconds = max((ended.seconds for ended in counted.tasks.values()), default=60.0 * TASK_SPAN_MINUTES)
-    return {"seconds": round(seconds, 3), "tasks": [fields(TASK_COUNT_COLUMNS, row) for row in counted.tasks.items()]}
+    seconds = max((span_counts.seconds for span_counts in recent.tasks.values()), default=60.0 * TASK_SPAN_MINUTES)
+    return {"seconds": round(seconds, 3), "tasks": [fields(TASK_COUNT_COLUMNS, row) for row in recent.tasks.items()]}
 
 
 def rate_column() -> Column[tuple[K, SpanCounts]]:

@@ -36,12 +36,12 @@ def show_all(
         click.echo(empty_text, err=True)
 
 
-def show_one(thing: T | None, name: str, show: Callable[[T], str]) -> int:
-    """Print the thing, or an error if there is none. Return the exit code."""
-    if thing is None:
+def show_one(record: T | None, name: str, show: Callable[[T], str]) -> int:
+    """Print the record, or an error if there is none. Return the exit code."""
+    if record is None:
         click.echo(f"error: there is no {name}", err=True)
         return FAILURE
-    click.echo(show(thing))
+    click.echo(show(record))
     return OK
 
 
@@ -56,9 +56,12 @@ def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
     return code
 
 
-def show_answer(name: str, about: dict[str, Any], done: str, why: str, *, as_json: bool) -> None:
-    """Print ``5: refused (it is running; cancel it instead)``, or the same as JSON, where ``about`` names the thing."""
+def show_answer(name: str, subject: dict[str, Any], done: str, why: str, *, as_json: bool) -> None:
+    """Print ``5: refused (it is running; cancel it instead)``, or the same as JSON.
+
+    ``subject`` has the fields of the JSON object that identify the job, queue, task or serial key.
+    """
     if as_json:
-        click.echo(json_line({**about, "done": done, "why": why}))
+        click.echo(json_line({**subject, "done": done, "why": why}))
     else:
         click.echo(escape(f"{name}: {done} ({why})" if why else f"{name}: {done}"))

@@ -1,4 +1,4 @@
-"""The terminal: pages that replace each other. In other outputs they follow each other."""
+"""Pages on a terminal, which replace each other. In other outputs they follow each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import click
 
 from stowhand.observe.safe_text import fit
 
-CURSOR_HOME, CLEAR_LINE, CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+CURSOR_HOME = "\x1b[H"
+CLEAR_LINE = "\x1b[K"
+CLEAR_SCREEN = "\x1b[J"
 
 
 def output_width() -> int | None:

@@ -37,7 +37,7 @@ def command() -> None:
 @command.command("list")
 @json_option
 @store_options
-def list_serials(as_json: bool, **typed: Any) -> None:
+def list_serials(as_json: bool, **option_values: Any) -> None:
     """List the serial keys that have live jobs or are paused.
 
     They are ordered by name. Paused tasks come last.
@@ -46,7 +46,7 @@ def list_serials(as_json: bool, **typed: Any) -> None:
     async def read_rows(store: QueueStore) -> tuple[Sequence[SerialRow], Pauses]:
         return await store.inspect.serials(), await store.inspect.pauses()
 
-    rows, pauses = with_store(settings_of(typed).store, read_rows)
+    rows, pauses = with_store(settings_of(option_values).store, read_rows)
     show_all(rows, "No serial keys.", SERIAL_COLUMNS, as_json=as_json)
     if pauses.tasks:
         show_all([*pauses.tasks.items()], "", PAUSED_TASK_COLUMNS, as_json=as_json)
@@ -54,19 +54,27 @@ def list_serials(as_json: bool, **typed: Any) -> None:
 
 @command.command("pause")
 @change_options
-def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+def pause(names: tuple[str, ...], as_json: bool, **option_values: Any) -> None:
     """Pause serial keys or tasks: their jobs do not start until resumed. Running jobs continue; jobs can be added.
 
     Workers stop starting jobs within a second. A serial key or task without jobs can be paused, too.
     """
-    _change(typed, names, lambda operator: (operator.pause_serial, operator.pause_task), "paused", as_json=as_json)
+    _change(
+        option_values, names, lambda operator: (operator.pause_serial, operator.pause_task), "paused", as_json=as_json
+    )
 
 
 @command.command("resume")
 @change_options
-def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+def resume(names: tuple[str, ...], as_json: bool, **option_values: Any) -> None:
     """Resume serial keys or tasks: their jobs can start again at once."""
-    _change(typed, names, lambda operator: (operator.resume_serial, operator.resume_task), "resumed", as_json=as_json)
+    _change(
+        option_values,
+        names,
+        lambda operator: (operator.resume_serial, operator.resume_task),
+        "resumed",
+        as_json=as_json,
+    )
 
 
 PauseActions = Callable[
@@ -76,26 +84,26 @@ PauseActions = Callable[
 
 
 def _change(
-    typed: dict[str, Any], names: tuple[str, ...], actions: PauseActions, outcome: str, *, as_json: bool
+    option_values: dict[str, Any], names: tuple[str, ...], actions: PauseActions, outcome: str, *, as_json: bool
 ) -> None:
-    tasks = typed.pop("tasks")
+    tasks = option_values.pop("tasks")
     if not (names or tasks):
         raise click.UsageError("name a serial key, or give --task NAME")
     serials = [read_serial(name) for name in dict.fromkeys(names)]
-    settings = settings_of(typed)
+    settings = settings_of(option_values)
     tasks = [read_task(name) for name in dict.fromkeys(tasks)]
 
-    async def one_by_one(store: QueueStore) -> None:
+    async def change_all(store: QueueStore) -> None:
         change_serial, change_task = actions(store.operate)
         for name in serials:
             report(name, {"serial": name}, await change_serial(name))
         for name in tasks:
             report(f"task {name}", {"task": name}, await change_task(name))
 
-    def report(name: str, about: dict[str, Any], change: SerialChange | TaskChange) -> None:
-        show_change(name, about, outcome, has_changed=change.changed, as_json=as_json)
+    def report(name: str, subject: dict[str, Any], change: SerialChange | TaskChange) -> None:
+        show_change(name, subject, outcome, has_changed=change.changed, as_json=as_json)
 
-    with_store(settings.store, one_by_one)
+    with_store(settings.store, change_all)
 
 
 def _state(row: SerialRow) -> str:

@@ -68,7 +68,7 @@ def command(
     tls_key: Path | None,
     trust_from: tuple[str, ...],
     grace: float,
-    **typed: Any,
+    **option_values: Any,
 ) -> int:
     """Lend the store over HTTP to remote workers.
 
@@ -82,7 +82,7 @@ def command(
     Put a proxy in front of it in untrusted networks: it does not limit slow clients.
     """
     served = _ServedObject()
-    settings = settings_of(typed, served.load)
+    settings = settings_of(option_values, served.load)
     options = _options(
         host=host,
         port=port,
@@ -107,16 +107,16 @@ class _ServedObject:
 
     def load(self, target: str) -> OwnStore:
         """Load the object, and return the store that it names."""
-        loaded: Any = load_object(target, object, default="app", or_else="store")
-        if isinstance(loaded, App):
-            self.app = loaded
-            return msgspec.structs.replace(loaded.own_store, app=target)
-        if not all(callable(getattr(loaded, name, None)) for name in ("open", "claim", "settle", "heartbeats")):
+        target_object: Any = load_object(target, object, default="app", or_else="store")
+        if isinstance(target_object, App):
+            self.app = target_object
+            return msgspec.structs.replace(target_object.own_store, app=target)
+        if not all(callable(getattr(target_object, name, None)) for name in ("open", "claim", "settle", "heartbeats")):
             raise ConfigurationError(
-                f"--app {target}: not a store (its type is {type(loaded).__qualname__}); name a TableStore, or an App,"
-                " whose queue is lent"
+                f"--app {target}: not a store (its type is {type(target_object).__qualname__}); name a TableStore,"
+                " or an App, whose queue is lent"
             )
-        self.store = loaded
+        self.store = target_object
         return OwnStore(app=target)
 
     def tasks(self) -> Registry:
@@ -165,7 +165,7 @@ def _serve_health(address: str | None, health: Health) -> Iterator[None]:
     ) -> Answer:
         answer = asyncio.run_coroutine_threadsafe(question(), loop)
         try:
-            is_well, fields = answer.result(HEALTH_TIMEOUT_SECONDS)
+            is_healthy, fields = answer.result(HEALTH_TIMEOUT_SECONDS)
         except TimeoutError:
             answer.cancel()
             return health_answer(
@@ -173,7 +173,7 @@ def _serve_health(address: str | None, health: Health) -> Iterator[None]:
                 bad_status,
                 [f"no answer of the event loop or the store within {HEALTH_TIMEOUT_SECONDS:g} s"],
             )
-        return health_answer(good_status, bad_status, [] if is_well else [fields["status"]])
+        return health_answer(good_status, bad_status, [] if is_healthy else [fields["status"]])
 
     pages = {
         "/healthz": lambda: page(alive, "ok", "stuck"),

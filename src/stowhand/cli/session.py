@@ -1,4 +1,4 @@
-"""A store for the length of one command."""
+"""The store that one command opens and closes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
     row: WorkerRow
     claimed: BoundedCount
-    """Jobs that it has claimed."""
+    """Number of jobs that the worker has claimed."""
 
     @property
     def busy(self) -> BoundedCount:
@@ -54,7 +54,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
     @property
     def ahead(self) -> BoundedCount:
-        """Jobs that it has claimed and not started."""
+        """Number of jobs that the worker has claimed and not started."""
         return BoundedCount(self.claimed.number - self.busy.number, self.claimed.is_lower_bound)
 
 
@@ -63,7 +63,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     figures: Figures
     oldest_due: float
-    """Seconds."""
+    """Seconds for which the oldest due job has been due; 0 if none is due."""
     workers: Sequence[WorkerLine]
     counted: RecentCounts = RecentCounts()
     """Counts of the last minutes."""
@@ -72,21 +72,21 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ahead(self) -> BoundedCount:
-        """Jobs that are claimed and not started."""
+        """Number of jobs that are claimed and not started."""
         return sum((line.ahead for line in self.workers), BoundedCount())
 
 
 @click.command(cls=Command)
 @click.option("as_json", "--json", is_flag=True, help="One JSON object.")
 @store_options
-def command(as_json: bool, **typed: Any) -> None:
+def command(as_json: bool, **option_values: Any) -> None:
     """Show jobs by state and task, throughput, and workers.
 
     It also shows how long the oldest job has been due, and how long jobs waited and ran.
 
     Numbers are exact up to 10,000. Larger ones are "more than 10,000", in tables >10000.
     """
-    stats = with_store(settings_of(typed).store, read_stats)
+    stats = with_store(settings_of(option_values).store, read_stats)
     click.echo(json_line(_object(stats)) if as_json else "\n".join(stats_lines(stats)))
 
 

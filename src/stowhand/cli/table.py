@@ -88,7 +88,7 @@ def command() -> None:
 @click.option("--sql", "only_sql", is_flag=True, help="Print only the statements.")
 @json_option
 @connection_options
-def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
+def check_table(only_sql: bool, as_json: bool, **option_values: Any) -> int:
     """Compare a table and its view with what a worker needs. No row is changed.
 
     MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. It reports all problems, each with
@@ -97,12 +97,12 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    findings = with_table(typed, lambda store: store.check(), must_be_valid=False)
+    findings = with_table(option_values, lambda store: store.check(), must_be_valid=False)
     for line in map(json_line, findings) if as_json else sql_lines(findings, only_sql=only_sql):
         click.echo(line)
     fatal = any(finding.fatal for finding in findings)
     if not fatal and not as_json:
-        click.echo("A worker can serve it." + (" The rest is advice." if findings else ""), err=True)
+        click.echo("A worker can serve it. The rest is advice." if findings else "A worker can serve it.", err=True)
     return FAILURE if fatal else OK
 
 
@@ -146,7 +146,7 @@ def print_ddl(
 @target_options
 @json_option
 @connection_options
-def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
+def show_logs(record_id: str, as_json: bool, **option_values: Any) -> int:
     """Show the log of the latest attempt of the record ID.
 
     It lists each command with its outcome and output.
@@ -155,7 +155,7 @@ def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
         return await of_key(record_id, store.logs)
 
-    entries = with_table(typed, read)
+    entries = with_table(option_values, read)
     if entries is None:
         return show_one(entries, f"record {escape(record_id)}", str)
     if as_json:
@@ -171,7 +171,7 @@ def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
 @command.command("run")
 @click.argument("target", metavar="MODULE:NAME")
 @table_run_options
-def run_workers(target: str, **typed: Any) -> int:
+def run_workers(target: str, **option_values: Any) -> int:
     """Run a worker of your own table until it is stopped.
 
     MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that
@@ -180,7 +180,7 @@ def run_workers(target: str, **typed: Any) -> int:
     """
     from stowhand.service.table_run import run_table
 
-    return run_table(target, settings_of(typed).http)
+    return run_table(target, settings_of(option_values).http)
 
 
 @command.command("list")
@@ -198,7 +198,7 @@ def run_workers(target: str, **typed: Any) -> int:
 @target_options
 @json_option
 @connection_options
-def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **typed: Any) -> None:
+def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **option_values: Any) -> None:
     """List records by id: live and failed ones, or those of --state."""
 
     async def read(store: TableStore[Any]) -> list[ShownRecord]:
@@ -206,7 +206,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
             return await store.records(*states, limit=limit)
         return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
 
-    rows = with_table(typed, read)
+    rows = with_table(option_values, read)
     show_all(rows, "No records.", RECORD_COLUMNS, as_json=as_json)
     if len(rows) == limit and not as_json:
         click.echo(f"There may be more: --after {escape(str(rows[-1].id))}", err=True)
@@ -217,7 +217,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
 @target_options
 @json_option
 @connection_options
-def show_record(key: str, as_json: bool, **typed: Any) -> int:
+def show_record(key: str, as_json: bool, **option_values: Any) -> int:
     """Show one record of the table. Its log: stowhand table logs."""
 
     async def read(store: TableStore[Any]) -> ShownRecord | None:
@@ -226,7 +226,7 @@ def show_record(key: str, as_json: bool, **typed: Any) -> int:
     def show(record: ShownRecord) -> str:
         return json_line(fields(RECORD_COLUMNS, record)) if as_json else page(RECORD_COLUMNS, record)
 
-    return show_one(with_table(typed, read), f"record {escape(key)}", show)
+    return show_one(with_table(option_values, read), f"record {escape(key)}", show)
 
 
 @command.command("retry")
@@ -234,9 +234,9 @@ def show_record(key: str, as_json: bool, **typed: Any) -> int:
 @named_options
 @json_option
 @connection_options
-def retry_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+def retry_records(arguments: tuple[str, ...], as_json: bool, **option_values: Any) -> int:
     """Make records due now, with all their attempts. Running and completed records are refused."""
-    return _act(typed, arguments, TableStore.retry_record, as_json=as_json)
+    return _act(option_values, arguments, TableStore.retry_record, as_json=as_json)
 
 
 @command.command("cancel")
@@ -244,16 +244,16 @@ def retry_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> in
 @named_options
 @json_option
 @connection_options
-def cancel_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Cancel records; running ones are asked to stop.
+def cancel_records(arguments: tuple[str, ...], as_json: bool, **option_values: Any) -> int:
+    """Cancel records; running ones receive a request to stop.
 
     Workers read the request from the column cancel.
     """
-    return _act(typed, arguments, TableStore.cancel_record, as_json=as_json)
+    return _act(option_values, arguments, TableStore.cancel_record, as_json=as_json)
 
 
 def _act(
-    typed: dict[str, Any],
+    option_values: dict[str, Any],
     arguments: Sequence[str],
     action: Callable[[TableStore[Any], JobId], Awaitable[Answer]],
     *,
@@ -263,7 +263,7 @@ def _act(
 
     Without --table the last argument names the table.
     """
-    target, keys = (None, arguments) if typed["table"] is not None else (arguments[-1], arguments[:-1])
+    target, keys = (None, arguments) if option_values["table"] is not None else (arguments[-1], arguments[:-1])
     if not keys:
         raise click.UsageError("name the records, and the table: ID... MODULE:NAME, or ID... --table NAME")
 
@@ -273,7 +273,7 @@ def _act(
             code = max(code, show_answers([await of_key(key, partial(action, store))], as_json=as_json))
         return code
 
-    return with_table(typed | {"target": target}, act_on_all)
+    return with_table(option_values | {"target": target}, act_on_all)
 
 
 def _state(record: ShownRecord) -> str:
@@ -299,12 +299,12 @@ RECORD_COLUMNS: list[Column[ShownRecord]] = [*LIST_COLUMNS[:-1], *map(Column, _O
 
 
 def with_table(
-    typed: dict[str, Any], operation: Callable[[TableStore[Any]], Awaitable[T]], *, must_be_valid: bool = True
+    option_values: dict[str, Any], operation: Callable[[TableStore[Any]], Awaitable[T]], *, must_be_valid: bool = True
 ) -> T:
     """Open the table, run the operation, close it. ``must_be_valid`` refuses a table that no worker can serve."""
 
     async def session() -> T:
-        store = table_of(typed)
+        store = table_of(option_values)
         try:
             if must_be_valid:
                 await store.open()
@@ -315,11 +315,16 @@ def with_table(
     return asyncio.run(session())
 
 
-def table_of(typed: dict[str, Any]) -> TableStore[Any]:
+def table_of(option_values: dict[str, Any]) -> TableStore[Any]:
     """Return the table that the options name. Raise ConfigurationError or UsageError."""
-    target, name, view, columns = typed["target"], typed["table"], typed["view"], typed["columns"]
-    has_unique_ids: bool = typed["unique_ids"]
-    settings = settings_of(typed)
+    target, name, view, columns = (
+        option_values["target"],
+        option_values["table"],
+        option_values["view"],
+        option_values["columns"],
+    )
+    has_unique_ids: bool = option_values["unique_ids"]
+    settings = settings_of(option_values)
     connection = settings.store.connection
     if (target is None) == (name is None):
         raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
@@ -332,7 +337,7 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
     else:
         options = load_object(target, object, default="store")
     if isinstance(options, TableStore):
-        if typed["connection"] is not None:
+        if option_values["connection"] is not None:
             raise click.UsageError(f"{target} is a TableStore, which already names its database; omit -c")
         return options
     if not isinstance(options, TableOptions):
@@ -345,9 +350,9 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
 
 
 async def of_key(key: str, operation: Callable[[JobId], Awaitable[T]]) -> T:
-    """Run the operation with a typed key: as a number first, then as text, since a text key may look like a number.
+    """Run the operation with a key: as a number first, then as text, since a text key may look like a number.
 
-    Raise InvalidJob if it is no key of this table.
+    Raise InvalidJob if the table cannot have this key.
     """
     is_integer = key.removeprefix("-").isdecimal() and key.isascii()
     try:

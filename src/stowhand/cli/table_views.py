@@ -1,4 +1,4 @@
-"""Views of findings and execution logs, as text and JSON. Nothing in them can control the terminal."""
+"""Views of findings and execution logs, as text and JSON. Text is escaped, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table.backend import Finding
 
+MIN_KEY_WIDTH = 20
 MAX_KEY_WIDTH = 40
 
 
@@ -52,9 +53,8 @@ def entry_object(number: int, entry: ExecutionLogEntry) -> dict[str, Any]:
 
 def _entry(number: int, entry: ExecutionLogEntry) -> str:
     key = fit(escape(entry.key), MAX_KEY_WIDTH)
-    lines = [
-        f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {format_time(entry.start_time)}  {_outcome_text(entry)}"
-    ]
+    padding = " " * max(MIN_KEY_WIDTH - columns(key), 0)
+    lines = [f"{number:>3}  {key}{padding}  {format_time(entry.start_time)}  {_outcome_text(entry)}"]
     if entry.command:
         lines.append(f"     $ {escape(join(entry.command))}")
     if entry.out:

@@ -40,7 +40,7 @@ tokens_option = click.option(
     metavar="FILE",
     help=f"The file of worker tokens.  [default: {DEFAULT_FILE}]  [env: {SETTINGS['tokens'].variables[0]}]",
 )
-"""Option for the file. Its value also tells whether an option or a setting named the file."""
+"""Option for the file. Its value also says whether an option or a setting named the file."""
 trust_from_option = click.option(
     "--trust-from",
     multiple=True,
@@ -56,11 +56,11 @@ def command() -> None:
 
 def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     del ctx, param
-    words = [word.strip() for text in value for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in tuple(Scope)]
+    ids_or_names = [word.strip() for text in value for word in text.split(",") if word.strip()]
+    unknown = [word for word in ids_or_names if word not in tuple(Scope)]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r}{suggest(unknown[0], Scope)}")
-    return tuple(scope.value for scope in Scope if scope in words)
+    return tuple(scope.value for scope in Scope if scope in ids_or_names)
 
 
 def _read_expiry(text: str) -> datetime | None:
@@ -111,8 +111,8 @@ def make(
         ("--serial", serial, limits.SERIAL_LIMIT),
         ("--condition", condition, MAX_COLUMN_NAME_LENGTH),
     ):
-        for one in names:
-            limits.check_name(option, one, limit)
+        for limited_name in names:
+            limits.check_name(option, limited_name, limit)
     if not scope:
         raise ConfigurationError(f"--scope: no scope given; there are: {', '.join(Scope)}")
     token, token_id, sha256 = new_token()
@@ -131,7 +131,7 @@ def make(
     check_limits(record)
     TokenFile(tokens[0]).change(lambda known: (*known, record))
     click.echo(token)
-    until = f"until {format_time(record.expires)}" if record.expires is not None else "for ever"
+    until = f"until {format_time(record.expires)}" if record.expires is not None else "without an expiry"
     click.echo(f"Token {token_id} ({escape(name)}) for {', '.join(scope)}, {until}. It is not shown again.", err=True)
 
 
@@ -139,7 +139,7 @@ def make(
 @json_option
 @tokens_option
 def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
-    """List all tokens, also expired and revoked ones."""
+    """List all tokens, including expired and revoked ones."""
     show_all(TokenFile(tokens[0]).read(), f"No tokens in {tokens[0]}.", token_columns(wall_clock()), as_json=as_json)
 
 
@@ -167,24 +167,24 @@ def _limits(record: TokenRecord) -> str:
 
 
 @command.command("revoke")
-@click.argument("words", metavar="ID|NAME...", nargs=-1, required=True)
+@click.argument("ids_or_names", metavar="ID|NAME...", nargs=-1, required=True)
 @tokens_option
-def revoke(words: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
+def revoke(ids_or_names: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
     """Revoke tokens by id, or all of one name.
 
     A running server refuses them at once.
     """
-    matched: set[str] = set()
+    found_names: set[str] = set()
 
-    def revoked(record: TokenRecord) -> TokenRecord:
-        matches = {record.id, record.name} & set(words)
-        matched.update(matches)
+    def revoke_if_named(record: TokenRecord) -> TokenRecord:
+        matches = {record.id, record.name} & set(ids_or_names)
+        found_names.update(matches)
         return msgspec.structs.replace(record, revoked=wall_clock()) if matches and record.revoked is None else record
 
-    TokenFile(tokens[0]).change(lambda known: tuple(map(revoked, known)))
-    for word in words:
-        if word in matched:
+    TokenFile(tokens[0]).change(lambda known: tuple(map(revoke_if_named, known)))
+    for word in ids_or_names:
+        if word in found_names:
             click.echo(f"Revoked {escape(word)}")
         else:
             click.echo(f"error: there is no token {escape(word)}; stowhand tokens list shows all", err=True)
-    return OK if matched >= set(words) else FAILURE
+    return OK if found_names >= set(ids_or_names) else FAILURE

@@ -24,7 +24,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 MAX_ROWS = 10
-"""Rows of each table."""
+"""Maximum number of rows of each table."""
 MIN_PAUSE_RATIO = 4.0
 """Minimum pause, as a multiple of an update's time: the store spends at most a fifth of its time on updates."""
 
@@ -32,14 +32,14 @@ MIN_PAUSE_RATIO = 4.0
 @click.command(cls=Command)
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds.")
 @store_options
-def command(interval: float, **typed: Any) -> None:
+def command(interval: float, **option_values: Any) -> None:
     """Show the page of stats and the running jobs, live.
 
     It updates every few seconds until Ctrl-C.
     """
 
     with suppress(KeyboardInterrupt):
-        with_store(settings_of(typed).store, lambda store: _show(store, interval))
+        with_store(settings_of(option_values).store, lambda store: _show(store, interval))
 
 
 async def _show(store: QueueStore, interval: float) -> None:

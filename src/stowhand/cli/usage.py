@@ -65,13 +65,13 @@ def unknown_option(name: str, context: click.Context) -> str:
     word = name.lstrip("-").replace("-", "_")
     if (advice := sentence(word, by_name)) is not None:
         return f"{problem}; {advice}"
-    meant = [by_name[ours] for ours in our_words(word, by_name)]
-    if meant:
-        return f"{problem}; did you mean {' or '.join(map(repr, meant))}?"
+    equivalents = [by_name[option_name] for option_name in our_words(word, by_name)]
+    if equivalents:
+        return f"{problem}; did you mean {' or '.join(map(repr, equivalents))}?"
     likeness = 1.0 if len(word) == 1 else 0.6
-    near = hint(name.lstrip("-"), spellings, likeness, OTHER_OPTIONS | bare)
-    if near:
-        return problem + near
+    suggestion = hint(name.lstrip("-"), spellings, likeness, OTHER_OPTIONS | bare)
+    if suggestion:
+        return problem + suggestion
     if isinstance(command, click.Group):
         return f"{problem} here; options follow the command: {context.command_path} COMMAND {name}"
     if isinstance(command, Command) and command.on_extra:
@@ -98,7 +98,7 @@ def unknown_command(word: str, names: Collection[str], context: click.Context) -
 
 def unexpected_argument(word: str, context: click.Context) -> str:
     """Return a sentence about an argument that this command does not take."""
-    from stowhand.jobs.job import State  # late: `stowhand --help` loads little
+    from stowhand.jobs.job import State  # Imported here, so that `stowhand --help` loads little.
 
     command, spellings = context.command, spellings_of(context)
     problem = f"unexpected argument {word!r}"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from stowhand.web.visitors import SignIn, Visitors
 DEFAULT_PORT = 8480
 GRACE_SECONDS = 1.0
-"""Time for requests to finish at a stop: pages are quick, and a stream of changes never ends by itself."""
+"""Time for requests to finish at a stop. Pages are quick, and a stream of changes would not end by itself."""
 
 
 def _prefix(text: str) -> str:
@@ -74,7 +74,13 @@ def _prefix(text: str) -> str:
 @click.option("--beside", is_flag=True, hidden=True, help="Of a worker: ends with its standard input.")
 @store_options
 def command(
-    host: str, port: int, url_prefix: str, tls_cert: Path | None, tls_key: Path | None, beside: bool, **typed: Any
+    host: str,
+    port: int,
+    url_prefix: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    beside: bool,
+    **option_values: Any,
 ) -> int:
     """Show the dashboard in a browser.
 
@@ -84,14 +90,14 @@ def command(
     link. With another --host, or where tokens exist, you sign in with a token. To mount it in your application:
     stowhand.web.dashboard.
     """
-    access = _AccessOptions.of(typed, url_prefix)
-    settings = settings_of(typed)
+    access = _AccessOptions.of(option_values, url_prefix)
+    settings = settings_of(option_values)
     if settings.store.connection.scheme == "memory":
         raise ConfigurationError(
             f"{settings.store.connection.source}: its jobs are in the memory of another process; mount the dashboard in"
             " that one: stowhand.web.dashboard(app)"
         )
-    store_of(settings.store)  # report a missing driver or App now; this does not connect
+    store_of(settings.store)  # Reports a missing driver or App now. It does not connect.
     if not beside:
         log_store(settings.store.connection)
     address = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
@@ -102,38 +108,38 @@ def command(
 class _AccessOptions(msgspec.Struct, frozen=True):
     """The options of access to the dashboard."""
 
-    entrance: SignIn
+    sign_in_options: SignIn
     tokens: Path
     required: bool
     prefix: str
 
     @staticmethod
-    def of(typed: dict[str, Any], prefix: str) -> _AccessOptions:
-        """Remove the access options from ``typed`` and return them. Raise ConfigurationError."""
+    def of(option_values: dict[str, Any], prefix: str) -> _AccessOptions:
+        """Remove the access options from ``option_values`` and return them. Raise ConfigurationError."""
         from stowhand.web.visitors import SignIn
 
-        path, required = typed.pop("tokens")
+        path, required = option_values.pop("tokens")
         if required and not path.exists():
             raise ConfigurationError(f"{path}: no tokens yet; make one: {_make_token_command(path)}")
-        public_url = typed.pop("public_url").rstrip("/")
-        entrance = SignIn(
-            allow_actions=typed.pop("allow_actions"),
-            hide_payloads=typed.pop("hide_payloads"),
-            trust_header=typed.pop("trust_header"),
-            proxies=Proxies(typed.pop("trust_from")),
+        public_url = option_values.pop("public_url").rstrip("/")
+        sign_in_options = SignIn(
+            allow_actions=option_values.pop("allow_actions"),
+            hide_payloads=option_values.pop("hide_payloads"),
+            trust_header=option_values.pop("trust_header"),
+            proxies=Proxies(option_values.pop("trust_from")),
             public_url=public_url,
         )
-        return _AccessOptions(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
+        return _AccessOptions(sign_in_options, path, required, prefix or unquote(urlsplit(public_url).path))
 
     def check(self, host: str) -> None:
         """Refuse an address that others can reach if nothing identifies them. Raise ConfigurationError."""
         from stowhand.http_server import is_loopback
 
-        if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
+        if not is_loopback(host) and not self.tokens.exists() and not self.sign_in_options.trust_header:
             raise ConfigurationError(
                 f"--host {host}: without tokens the dashboard is for this machine only. Make one first:"
                 f" {_make_token_command(self.tokens)}; or let your proxy name the visitor: --trust-header;"
-                " or leave out --host"
+                " or omit --host"
             )
 
     def visitors(self, events: Events, on_link: Callable[[str], None]) -> Visitors:
@@ -144,10 +150,12 @@ class _AccessOptions(msgspec.Struct, frozen=True):
         clock = SystemClock()
         token_authenticator = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
         needs_link = (
-            self.entrance.allow_actions and not token_authenticator.requires_tokens and not self.entrance.trust_header
+            self.sign_in_options.allow_actions
+            and not token_authenticator.requires_tokens
+            and not self.sign_in_options.trust_header
         )
         link = SignInLink(on_link, clock) if needs_link else None
-        return Visitors(token_authenticator, self.entrance, link, clock, events)
+        return Visitors(token_authenticator, self.sign_in_options, link, clock, events)
 
 
 def _make_token_command(path: Path) -> str:
@@ -168,7 +176,7 @@ class _DashboardServer:
         from stowhand.web.asgi import Asgi
 
         self._access.check(address["host"])
-        if not beside:  # the worker has checked it
+        if not beside:  # The worker beside it has checked the schema.
             await self._check_schema()
         events = Events()
         LendingListener(events, name="web")
@@ -177,7 +185,7 @@ class _DashboardServer:
         application = Asgi(board, prefix=self._access.prefix)
         try:
             async with serving(application, HttpServerOptions(grace=GRACE_SECONDS, **address), board.close) as server:
-                url = self._access.entrance.public_url or f"{server.url}{quote(self._access.prefix)}"
+                url = self._access.sign_in_options.public_url or f"{server.url}{quote(self._access.prefix)}"
                 self._url = url
                 if beside:
                     print(f"{url}/", flush=True)  # noqa: T201  the worker reads it
@@ -209,7 +217,7 @@ class _DashboardServer:
         from stowhand.web.reader import Reader
 
         actions = None
-        if self._access.entrance.allow_actions:
+        if self._access.sign_in_options.allow_actions:
             actions = ActionPages(events, _declarations(self._settings.app, may_change=beside))
         writer = Reader(lambda: self._open_store(read_only=False))
         reader = Reader(lambda: self._open_store(read_only=True), writer=writer, events=events)
@@ -287,16 +295,18 @@ def _own_modules() -> list[str]:
 
 
 @contextmanager
-def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_actions: bool = False) -> Iterator[None]:
+def dashboard_beside(
+    address: str | None, option_values: Mapping[str, Any], *, allow_actions: bool = False
+) -> Iterator[None]:
     """Run a dashboard on the same store in a separate process during the block. Restart it if it dies.
 
-    ``typed`` has the worker's options. With ``allow_actions`` a terminal shows only the link to sign in.
+    ``option_values`` has the worker's options. With ``allow_actions`` a terminal shows only the link to sign in.
     Raise ConfigurationError if it cannot start, such as for a port in use or a missing extra.
     """
     if address is None:
         yield
         return
-    dashboard = _DashboardProcess(address, allow_actions, environment_of(typed, "store"))
+    dashboard = _DashboardProcess(address, allow_actions, environment_of(option_values, "store"))
     thread = threading.Thread(target=dashboard.keep, name="stowhand dashboard", daemon=True)
     thread.start()
     try:
@@ -332,7 +342,7 @@ class _DashboardProcess:
 
     def stop(self) -> None:
         """Stop it, from any thread. Does nothing if it has stopped."""
-        with suppress(RuntimeError):  # its loop is closed
+        with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._children.stop)
 
     async def _start(self, slot: Slot) -> Child:
@@ -347,7 +357,7 @@ class _DashboardProcess:
         url = (await child.process.stdout.readline()).decode().strip()
         if not url:
             return
-        self._port = urlsplit(url).port or self._port  # with port 0, restarted processes keep the port
+        self._port = urlsplit(url).port or self._port  # With port 0, restarted processes keep the port.
         if self.first_start.done() or not self._should_show_link:
             core_logger().info(f"Dashboard: {url}")
         self._has_started()
@@ -369,13 +379,13 @@ class _DashboardProcess:
             self.first_start.set_result(None)
 
 
-def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:
-    """Return the typed settings of these groups for a process that is started beside this one.
+def environment_of(option_values: Mapping[str, Any], *on: str) -> dict[str, str]:
+    """Return the environment with these groups of options for a process that is started beside this one.
 
-    They are passed in the environment: other users can see a command line, and a URL may contain a password.
+    A URL may contain a password, and other users could see it on a command line.
     """
     return {
         option.variables[0]: str(value).lower() if isinstance(value, bool) else str(value)
         for name, option in SETTINGS.items()
-        if option.on in on and (value := typed.get(name)) is not None and value != ()
+        if option.on in on and (value := option_values.get(name)) is not None and value != ()
     }

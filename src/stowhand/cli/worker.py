@@ -1,4 +1,4 @@
-"""``stowhand worker``: the command that most people run."""
+"""``stowhand worker``: run a worker."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Or name your App: stowhand worker MODULE:APP, as in shop.jobs:app."""
 @click.command(cls=Command, explains_settings=True)
 @click.option("--beside", is_flag=True, hidden=True, help="Of stowhand dev: ends with its standard input.")
 @worker_options
-def command(beside: bool, **typed: Any) -> int:
+def command(beside: bool, **option_values: Any) -> int:
     """Run a worker: claim jobs and run them.
 
     MODULE:APP is your App, such as shop.jobs:app; the default is the folder tasks/. The store is the App's, the one
     that the environment names, or the file stowhand.db. The first Ctrl-C lets running jobs finish, the second returns
     them to the queue.
     """
-    take_app(typed)
-    settings = settings_of(typed)
+    take_app(option_values)
+    settings = settings_of(option_values)
     if not settings.schema_only:
         check_tasks(settings)
     _log_store(settings)
@@ -51,7 +51,7 @@ def command(beside: bool, **typed: Any) -> int:
 
     if beside:
         stop_with_parent()
-    with dashboard_beside(settings.web, typed):
+    with dashboard_beside(settings.web, option_values):
         return run_worker(settings)
 
 
