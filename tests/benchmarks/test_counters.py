@@ -12,7 +12,7 @@ from tests.support.databases import Databases
 from tests.support.servers import PostgresServer
 
 
-def test_the_share_of_a_job_is_counted_from_one_checkpoint_to_the_next() -> None:
+def test_the_share_of_a_job_is_counted_between_checkpoints() -> None:
     before = Reading(Counts(wal=100, commits=1), Counts(wal=900, commits=1, xids=10, server=1.0))
     after = Reading(Counts(wal=2900, commits=41, xids=30, multixacts=2, dead=60, server=1.5), Counts(wal=5000))
     assert dict((after - before).a_job(20)) == {
@@ -25,7 +25,7 @@ def test_the_share_of_a_job_is_counted_from_one_checkpoint_to_the_next() -> None
     }
 
 
-def test_the_parts_of_a_life_add_up() -> None:
+def test_the_parts_of_a_jobs_life_add_up() -> None:
     assert Counts(1, 2, 3, 4, 5, 6.0) + Counts(10, 20, 30, 40, 50, 60.0) == Counts(11, 22, 33, 44, 55, 66.0)
 
 
@@ -37,9 +37,7 @@ def quiet_url(postgres_server: Databases) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def test_commits_row_versions_and_ids_of_others_are_counted_and_our_own_are_not(
-    postgres_server: Databases, quiet_url: str
-) -> None:
+def test_commits_row_versions_and_ids_are_counted_without_our_own(postgres_server: Databases, quiet_url: str) -> None:
     if not isinstance(postgres_server, PostgresServer):
         pytest.skip("DATABASE_URL names a server that others use")
     counters = Counters(postgres_server.admin_url, quiet_url, postgres_server.pid)

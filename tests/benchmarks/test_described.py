@@ -31,12 +31,12 @@ def test_what_a_benchmark_takes_from_the_package_is_there(file: Path) -> None:
             )
 
 
-def test_a_part_of_the_page_is_a_benchmark_that_writes_its_figures() -> None:
+def test_every_part_of_the_page_has_a_benchmark_that_writes_it() -> None:
     scripts = {part.command.split()[0] for part in PARTS.values()}
     assert [name for name in sorted(scripts) if '"--json"' not in (FOLDER / name).read_text()] == []
 
 
-def test_a_part_is_run_as_often_as_is_asked_for() -> None:
+def test_a_part_is_run_as_often_as_requested() -> None:
     assert PARTS["costs"].line(3, quick=False) == "peers.py --only costs,start --peers graphile,pgqueuer --runs 3"
     assert PARTS["idle"].line(1, quick=True).endswith("--window 60 --window 5 --runs 1")
     assert PARTS["timeline"].line(5, quick=False) == "timeline.py --jobs 300"

@@ -81,7 +81,7 @@ def shown(serial: Stowhand, job_id: int) -> dict[str, Any]:
     return row
 
 
-def test_jobs_are_completed_and_what_was_left_alone_says_why(serial: Stowhand, claim: Callable[[], None]) -> None:
+def test_jobs_are_completed_and_refusals_have_a_reason(serial: Stowhand, claim: Callable[[], None]) -> None:
     claim()
     serial("jobs", "cancel", 3)
     ended = serial("jobs", "complete", 99, 2, 3, 1)
@@ -96,7 +96,7 @@ def test_jobs_are_completed_and_what_was_left_alone_says_why(serial: Stowhand, c
     assert serial("jobs", "complete", 2).out == "2: refused (it is completed already)\n"
 
 
-def test_without_a_history_a_completed_job_is_gone_and_answered_for(
+def test_without_a_history_a_completed_job_is_deleted_and_answered(
     serial: Stowhand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOWHAND_HISTORY", "none")
@@ -108,7 +108,7 @@ def test_without_a_history_a_completed_job_is_gone_and_answered_for(
 @pytest.mark.parametrize(
     ("options", "reason"), [([], "Manually marked as failed"), (["--reason", "no such customer"], "no such customer")]
 )
-def test_jobs_are_failed_for_good(serial: Stowhand, options: list[str], reason: str) -> None:
+def test_jobs_are_permanently_failed(serial: Stowhand, options: list[str], reason: str) -> None:
     ended = serial("jobs", "fail", 1, 2, *options)
     assert (ended.code, ended.out) == (0, "1: done (it is failed)\n2: done (it is failed)\n")
     assert {key: shown(serial, 1)[key] for key in ("state", "attempts", "last_error", "key")} == {
@@ -120,7 +120,7 @@ def test_jobs_are_failed_for_good(serial: Stowhand, options: list[str], reason: 
     assert shown(serial, 3)["state"] == "queued"
 
 
-def test_what_is_given_is_changed_and_what_is_not_is_kept(serial: Stowhand) -> None:
+def test_reschedule_changes_only_the_given_values(serial: Stowhand) -> None:
     before = shown(serial, 1)
     options = ["--run-at", "2031-02-03T04:05:06+01:00", "--priority", -5, "--attempts", 2, "--max-attempts", 7]
     options += ["--to-queue", "bulk"]
@@ -133,7 +133,7 @@ def test_what_is_given_is_changed_and_what_is_not_is_kept(serial: Stowhand) -> N
     assert shown(serial, 1)["priority"] == 0
 
 
-def test_a_failed_job_is_run_again_with_its_attempts_given_back(serial: Stowhand) -> None:
+def test_a_failed_job_runs_again_with_its_attempts_restored(serial: Stowhand) -> None:
     serial("jobs", "fail", 1)
     assert serial("jobs", "fail", 1).out == "1: done (it has failed already; its error is new)\n"
     assert serial("jobs", "reschedule", 1, "--priority", 1).out == "1: done (it is failed)\n"
@@ -148,7 +148,7 @@ def test_a_delay_counts_from_now(serial: Stowhand) -> None:
     assert run_at.tzinfo == UTC
 
 
-def test_what_a_dead_worker_holds_is_taken_back(serial: Stowhand, claim: Callable[[], None]) -> None:
+def test_jobs_of_a_lost_worker_are_reset(serial: Stowhand, claim: Callable[[], None]) -> None:
     claim()
     claim()
     ended = serial("jobs", "unlock", "somebody", "w1", "--json")
@@ -185,7 +185,7 @@ def test_what_a_dead_worker_holds_is_taken_back(serial: Stowhand, claim: Callabl
         (["unlock"], "WORKER"),
     ],
 )
-def test_what_cannot_be_is_a_mistake_in_usage_and_changes_nothing(
+def test_an_invalid_value_is_a_usage_error_and_changes_nothing(
     serial: Stowhand, arguments: list[object], said: str
 ) -> None:
     before = serial("jobs", "list", "--json").out
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_a_mistake_in_usage_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["", "no such", "w\udc80", '{"w1"'])
-def test_a_name_that_no_worker_has_holds_nothing(serial: Stowhand, name: str, claim: Callable[[], None]) -> None:
+def test_unlock_of_an_unknown_worker_resets_nothing(serial: Stowhand, name: str, claim: Callable[[], None]) -> None:
     claim()
     ended = serial("jobs", "unlock", name)
     assert (ended.code, ended.out) == (1, "")

@@ -50,7 +50,7 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(folder)
 
 
-def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: Place, stowhand: Stowhand) -> None:
+def test_the_example_of_the_readme_works_with_the_store_of_the_app(place: Place, stowhand: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     migrated = stowhand("migrate", "--app", app)
     assert migrated.code == 0
@@ -64,9 +64,7 @@ def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: P
 
 
 @pytest.mark.parametrize("command", [("jobs", "list"), ("stats",), ("serials", "list"), ("cron", "list"), ("doctor",)])
-def test_every_command_that_is_given_an_app_looks_at_the_apps_store(
-    place: Place, call: Stowhand, command: tuple[str, ...]
-) -> None:
+def test_every_command_with_an_app_uses_its_store(place: Place, call: Stowhand, command: tuple[str, ...]) -> None:
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
     ended = call(*command, "--app", app)
@@ -76,9 +74,7 @@ def test_every_command_that_is_given_an_app_looks_at_the_apps_store(
         assert f"sqlite:///mine.db (the App of {app})" in ended.out
 
 
-def test_a_file_beside_the_code_may_name_the_app_and_its_connection_is_outdone_by_it(
-    place: Place, call: Stowhand
-) -> None:
+def test_a_settings_file_may_name_the_app_whose_store_wins(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     (place.folder / "stowhand.toml").write_text(f"app = '{app}'\nconnection = 'sqlite:///other.db'\n")
     assert call("migrate").code == 0
@@ -87,7 +83,7 @@ def test_a_file_beside_the_code_may_name_the_app_and_its_connection_is_outdone_b
     assert [file.name for file in place.folder.glob("*.db")] == ["mine.db"]
 
 
-def test_database_url_beside_an_app_with_a_store_of_its_own_is_said(
+def test_a_database_url_beside_the_store_of_an_app_is_reported(
     place: Place, call: Stowhand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = place.write("'sqlite:///dev.db'")
@@ -98,9 +94,7 @@ def test_database_url_beside_an_app_with_a_store_of_its_own_is_said(
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])
-def test_a_worker_that_is_sent_elsewhere_says_both_stores_and_the_producer_stays(
-    place: Place, stowhand: Stowhand, way: str
-) -> None:
+def test_a_worker_with_another_store_than_its_app_names_both(place: Place, stowhand: Stowhand, way: str) -> None:
     app = place.write("'sqlite:///mine.db', schema='jobs'")
     environ = {"STOWHAND_CONNECTION": "sqlite:///other.db"} if way == "environment" else {}
     flags = ("-c", "sqlite:///other.db") if way == "flag" else ()
@@ -115,7 +109,7 @@ def test_a_worker_that_is_sent_elsewhere_says_both_stores_and_the_producer_stays
     assert (place.folder / "mine.db").exists()
 
 
-def test_a_flag_that_names_the_apps_own_file_is_the_apps_own_store(place: Place, call: Stowhand) -> None:
+def test_a_flag_that_names_the_apps_file_is_the_apps_store(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db', history=None")
     own = f"sqlite:///{place.folder / 'mine.db'}"
     assert call("migrate", "--app", app, "-c", own).code == 0
@@ -127,7 +121,7 @@ def test_a_flag_that_names_the_apps_own_file_is_the_apps_own_store(place: Place,
     )
 
 
-def test_what_an_app_says_of_its_store_does_not_hold_for_another(place: Place, call: Stowhand) -> None:
+def test_store_options_of_an_app_do_not_apply_to_another_store(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db', history=None")
     other = ("-c", "sqlite:///other.db", "--app", app)
     call("migrate", *other)
@@ -136,7 +130,7 @@ def test_what_an_app_says_of_its_store_does_not_hold_for_another(place: Place, c
     assert [job["id"] for job in call("jobs", "list", "--state", "completed", "--json", *other).rows()] == [1]
 
 
-def test_the_schema_of_an_app_is_the_one_that_is_installed_and_worked_on(
+def test_the_schema_of_an_app_is_installed_and_used(
     place: Place, call: Stowhand, stowhand: Stowhand, postgres_url: str
 ) -> None:
     app = place.write(f"'{postgres_url}', schema='mine'")
@@ -147,7 +141,7 @@ def test_the_schema_of_an_app_is_the_one_that_is_installed_and_worked_on(
     assert "STOWHAND_SCHEMA theirs outdoes the schema of the App" in outdone.err
 
 
-def test_a_pool_that_an_app_was_given_names_its_database(
+def test_a_pool_of_an_app_names_its_database(
     place: Place, call: Stowhand, stowhand: Stowhand, postgres_url: str
 ) -> None:
     pool = f"pool=AsyncConnectionPool('{postgres_url}', open=False)"
@@ -157,7 +151,7 @@ def test_a_pool_that_an_app_was_given_names_its_database(
     assert "Completed task 1 (charge)" in stowhand("worker", "--once", "--app", app).err
 
 
-def test_an_app_in_memory_is_worked_by_one_process_and_seen_by_no_other(place: Place, call: Stowhand) -> None:
+def test_an_app_in_memory_is_used_by_one_process_only(place: Place, call: Stowhand) -> None:
     app = place.write("'memory://'")
     assert call("worker", "--once", "--app", app).code == 0
     assert "in the memory of one process" in call("worker", "--processes", 2, "--app", app).err
@@ -168,7 +162,7 @@ def test_an_app_in_memory_is_worked_by_one_process_and_seen_by_no_other(place: P
 # -- declarations --------------------------------------------------------------------------------
 
 
-def test_what_a_task_declares_holds_for_jobs_added_from_the_command_line(place: Place, call: Stowhand) -> None:
+def test_options_of_a_task_apply_to_jobs_of_the_command_line(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
     assert call("enqueue", "charge", '{"cents": 5}', "--app", app).code == 0
@@ -181,7 +175,7 @@ def test_what_a_task_declares_holds_for_jobs_added_from_the_command_line(place: 
 
 
 @pytest.mark.parametrize("payload", ['{"cents": "five"}', "{}", '{"cents": 5, "euros": 1}'])
-def test_a_payload_that_the_task_does_not_take_is_refused_at_the_command_line(
+def test_a_payload_that_does_not_fit_the_task_is_refused_on_the_command_line(
     place: Place, call: Stowhand, payload: str
 ) -> None:
     app = place.write("'sqlite:///mine.db'")
@@ -192,7 +186,7 @@ def test_a_payload_that_the_task_does_not_take_is_refused_at_the_command_line(
     assert call("jobs", "list", "--app", app).err == "No waiting, running or failed jobs.\n"
 
 
-def test_what_a_task_declares_holds_for_the_items_of_a_crontab_beside_the_app(place: Place, call: Stowhand) -> None:
+def test_options_of_a_task_apply_to_a_crontab_beside_the_app(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
     (place.folder / "crontab").write_text("0 4 * * * charge ?priority=2 {cents:5}\n")
@@ -202,7 +196,7 @@ def test_what_a_task_declares_holds_for_the_items_of_a_crontab_beside_the_app(pl
     assert [job[name] for name in ("serial", "max_attempts", "priority", "key")] == ["bank", 3, 2, "one"]
 
 
-def test_a_worker_refuses_a_crontab_whose_payload_its_task_does_not_take(place: Place, call: Stowhand) -> None:
+def test_a_worker_refuses_a_crontab_whose_payload_does_not_fit_the_task(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     (place.folder / "crontab").write_text("0 4 * * * charge\n0 5 * * * charge ?id=b {cents:1.5}\n")
     ended = call("worker", "--once", "--app", app, "--crontab", "crontab")
@@ -214,7 +208,7 @@ def test_a_worker_refuses_a_crontab_whose_payload_its_task_does_not_take(place: 
 # -- discovery -----------------------------------------------------------------------------------
 
 
-def test_a_worker_imports_the_modules_that_an_app_includes(place: Place, call: Stowhand) -> None:
+def test_a_worker_imports_the_included_modules_of_an_app(place: Place, call: Stowhand) -> None:
     package = place.folder / f"{place.module}_tasks"
     (package / "mail").mkdir(parents=True)
     task = f"from {place.module} import app\n\n@app.task\ndef NAME() -> None: ...\n"
@@ -228,7 +222,7 @@ def test_a_worker_imports_the_modules_that_an_app_includes(place: Place, call: S
     assert call("enqueue", "charge", "--app", app).code == 0, "and commands know them"
 
 
-def test_a_worker_without_any_task_of_the_users_is_a_mistake(place: Place, call: Stowhand) -> None:
+def test_a_worker_without_tasks_of_the_user_is_an_error(place: Place, call: Stowhand) -> None:
     app = place.write("", BARE)
     for processes in (1, 2):
         ended = call("worker", "--once", "--app", app, "--processes", processes)
@@ -252,7 +246,7 @@ def test_a_module_that_cannot_be_imported_is_named(place: Place, call: Stowhand)
     assert "no module named 'no_such_module_here'" in ended.err
 
 
-def test_a_watching_worker_waits_for_the_first_file_of_an_empty_folder(folder: Path) -> None:
+def test_a_watching_worker_waits_for_the_first_file_in_an_empty_folder(folder: Path) -> None:
     (folder / "tasks" / "hello.py").unlink()
     with forked.Popen(command("worker", "--watch"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
@@ -299,7 +293,7 @@ app.cron("0 4 * * *", charge, {"cents": 7}, identifier="nightly")
 """
 
 
-def test_what_an_app_lets_its_jobs_go_through_holds_for_every_command(place: Place, call: Stowhand) -> None:
+def test_on_enqueue_of_an_app_applies_to_every_command(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'", PASSING)
     call("migrate", "--app", app)
     assert call("enqueue", "charge", '{"cents": 4}', "--app", app).code == 0

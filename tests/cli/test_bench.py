@@ -42,14 +42,14 @@ def test_the_bench_measures_sqlite_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_that_is_in_use_is_not_touched(tmp_path: Path) -> None:
+def test_the_existing_file_is_not_touched(tmp_path: Path) -> None:
     mine = tmp_path / "mine.db"
     mine.write_bytes(b"not even a database")
     _bench(f"sqlite:///{mine}", tmp_path)
     assert mine.read_bytes() == b"not even a database"
 
 
-def test_for_people_there_is_a_table(tmp_path: Path) -> None:
+def test_without_json_there_is_a_table(tmp_path: Path) -> None:
     done = _run(f"sqlite:///{tmp_path}/mine.db", tmp_path, "--jobs", "10")
     assert "enqueue, one by one" in done.stdout
     assert "jobs/s" in done.stdout
@@ -60,7 +60,7 @@ def heed() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_an_interrupted_bench_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     options = ["--json", "--jobs", "50000"]  # enough to be interrupted in
     command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
     # A suite that a shell has put into the background ignores SIGINT, and so would what it starts.

@@ -47,12 +47,12 @@ def test_bash_completes_commands_options_and_values() -> None:
 
 
 @pytest.mark.parametrize("name", ["zsh", "fish"])
-def test_other_shells_are_told_what_asks_our_program(name: str) -> None:
+def test_zsh_and_fish_get_a_completion_script(name: str) -> None:
     printed = shell(f"stowhand completion {name}")
     assert f"_STOWHAND_COMPLETE={name}_complete" in printed
 
 
-def test_an_unknown_shell_is_refused_with_those_there_are() -> None:
+def test_an_unknown_shell_is_refused_with_the_known_ones() -> None:
     done = forked.run([forked.STOWHAND, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "'bash', 'zsh', 'fish'" in done.stderr

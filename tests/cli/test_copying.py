@@ -77,7 +77,7 @@ def installed(url: str) -> App:
     return app
 
 
-def test_a_command_enqueues_it(tmp_path: Path) -> None:
+def test_the_copied_command_enqueues_the_job(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     environ = {**os.environ, "PATH": f"{forked.programs()}:{os.environ['PATH']}", "STOWHAND_CONNECTION": url}
     app = installed(url)
@@ -91,7 +91,7 @@ def test_a_command_enqueues_it(tmp_path: Path) -> None:
         app.sync.close()
 
 
-def test_sql_enqueues_it(postgres_url: str) -> None:
+def test_the_copied_sql_enqueues_the_job(postgres_url: str) -> None:
     app = installed(postgres_url)
     try:
         for one in JOBS:
@@ -103,7 +103,7 @@ def test_sql_enqueues_it(postgres_url: str) -> None:
         app.sync.close()
 
 
-def test_a_copy_leaves_the_job_that_has_the_key_as_it_is(tmp_path: Path) -> None:
+def test_a_copy_does_not_replace_the_job_with_the_key(tmp_path: Path) -> None:
     """By its key it would change that job: at once due, with `***` for what is hidden."""
     app = installed(f"sqlite:///{tmp_path / 'jobs.db'}")
 
@@ -133,7 +133,7 @@ def test_the_schema_is_quoted_in_sql() -> None:
         assert job_copies.sql(JOBS[-1], "{}", (), schema).startswith(f"select id from {quoted}.add_job('--plain'")
 
 
-def test_python_enqueues_it(tmp_path: Path) -> None:
+def test_the_copied_python_enqueues_the_job(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
             for one in JOBS:
@@ -155,7 +155,7 @@ def test_python_enqueues_it(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_test_runs_it_and_fails_with_what_it_raises(tmp_path: Path) -> None:
+def test_the_copied_test_runs_the_job_and_fails_with_its_error(tmp_path: Path) -> None:
     one = job(PAYLOADS["nested"])
     (tmp_path / "shop.py").write_text(
         "import stowhand\napp = stowhand.App()\n"

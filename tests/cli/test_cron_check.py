@@ -49,7 +49,7 @@ def test_check_calls_the_option_queue_a_serial_key(call: Stowhand, folder: Path)
     assert sum("serial key" in line for line in lines) == 1
 
 
-def test_check_for_programs_is_an_object_for_each_item(call: Stowhand, crontab: Path) -> None:
+def test_check_with_json_prints_an_object_for_each_item(call: Stowhand, crontab: Path) -> None:
     first, second = call("cron", "check", "--json", "--from", START).rows()
     assert first["runs"][0] == "2026-03-30T04:30:00Z"
     assert (first["identifier"], first["task"], first["tz"], first["fill"]) == (
@@ -60,13 +60,13 @@ def test_check_for_programs_is_an_object_for_each_item(call: Stowhand, crontab: 
     assert (second["identifier"], second["tz"], len(second["runs"])) == ("berlin", "Europe/Berlin", 5)
 
 
-def test_without_a_moment_the_runs_begin_now(call: Stowhand, crontab: Path) -> None:
+def test_without_from_the_runs_start_now(call: Stowhand, crontab: Path) -> None:
     crontab.write_text("* * * * * t")
     (row,) = call("cron", "check", "--json").rows()
     assert row["runs"][0] > "2026"
 
 
-def test_a_bad_file_is_code_2_with_all_that_is_wrong_in_it(call: Stowhand, crontab: Path) -> None:
+def test_an_invalid_file_is_code_2_with_all_its_errors(call: Stowhand, crontab: Path) -> None:
     crontab.write_text("0 4 * * * good\n0 25 * * MON bad\n* * * * * worse ?fil=2d\n")
     ended = call("cron", "check", "crontab")
     assert (ended.code, ended.out) == (2, "")
@@ -77,7 +77,7 @@ def test_a_bad_file_is_code_2_with_all_that_is_wrong_in_it(call: Stowhand, cront
     ]
 
 
-def test_a_file_that_cannot_be_read_is_code_2(call: Stowhand, folder: Path) -> None:
+def test_an_unreadable_file_is_code_2(call: Stowhand, folder: Path) -> None:
     missing = call("cron", "check", "nowhere")
     assert (missing.code, missing.out) == (2, "")
     assert "nowhere" in missing.err
@@ -92,7 +92,7 @@ def test_an_empty_crontab_says_so(call: Stowhand, crontab: Path) -> None:
     assert (ended.code, ended.out, ended.err) == (0, "", "No items in crontab.\n")
 
 
-def test_what_a_file_says_cannot_drive_the_terminal(call: Stowhand, crontab: Path) -> None:
+def test_a_crontab_cannot_control_the_terminal(call: Stowhand, crontab: Path) -> None:
     crontab.write_text('* * * * * t {"a": "\\u202e\\u009b2J"}\n')
     ended = call("cron", "check")
     assert ended.code == 0
@@ -101,7 +101,7 @@ def test_what_a_file_says_cannot_drive_the_terminal(call: Stowhand, crontab: Pat
 
 
 @pytest.mark.parametrize("when", ["tomorrow", "+5m", "2026-01-01T00:00:00"])
-def test_from_is_a_moment(call: Stowhand, crontab: Path, when: str) -> None:
+def test_from_takes_a_time(call: Stowhand, crontab: Path, when: str) -> None:
     ended = call("cron", "check", "--from", when)
     assert (ended.code, ended.out) == (2, "")
     assert "--from" in ended.err

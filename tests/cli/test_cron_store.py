@@ -41,7 +41,7 @@ def crontab(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("crontab")
-def test_a_crontab_beside_the_tasks_is_read_and_its_items_are_listed(call: Stowhand) -> None:
+def test_a_crontab_beside_the_tasks_is_listed(call: Stowhand) -> None:
     worked = call("worker", "--once")
     assert worked.code == 0
     assert "Scheduling 2 recurring tasks: 'yearly', 'hello'" in worked.err
@@ -73,7 +73,7 @@ def known_long_ago(url: str, *items: tuple[str, str]) -> None:
     asyncio.run(enter())
 
 
-def test_an_item_that_nobody_schedules_has_no_next_run_and_can_be_removed(call: Stowhand, folder: Path) -> None:
+def test_an_unscheduled_item_has_no_next_run_and_can_be_removed(call: Stowhand, folder: Path) -> None:
     call("migrate")
     known_long_ago(f"sqlite:///{folder}/stowhand.db", ("often", "* * * * * hello"), ("backup", "0 4 1 1 * hello"))
     assert " none since " in call("cron", "list").out.splitlines()[1]
@@ -92,7 +92,7 @@ def test_an_item_that_nobody_schedules_has_no_next_run_and_can_be_removed(call: 
 
 
 @pytest.mark.usefixtures("crontab")
-def test_an_item_that_a_scheduler_has_is_not_removed(call: Stowhand) -> None:
+def test_a_scheduled_item_is_not_removed(call: Stowhand) -> None:
     call("worker", "--once")
     refused = call("cron", "remove", "yearly")
     assert refused.code == 1
@@ -102,7 +102,7 @@ def test_an_item_that_a_scheduler_has_is_not_removed(call: Stowhand) -> None:
 
 
 @pytest.mark.usefixtures("crontab")
-def test_run_adds_the_job_of_an_item_for_the_minute_that_is_running(call: Stowhand) -> None:
+def test_run_enqueues_the_job_of_an_item_for_the_current_minute(call: Stowhand) -> None:
     call("migrate")
     assert call("cron", "run", "yearly").out == "1\n"
     (job,) = call("jobs", "list", "--json").rows()
@@ -113,7 +113,7 @@ def test_run_adds_the_job_of_an_item_for_the_minute_that_is_running(call: Stowha
     assert call("cron", "list").out == "", "the ledger and the known items are left alone"
 
 
-def test_run_knows_what_a_worker_has_made_known(call: Stowhand, crontab: Path) -> None:
+def test_run_finds_items_that_a_worker_registered(call: Stowhand, crontab: Path) -> None:
     call("worker", "--once")
     crontab.unlink()
     assert call("cron", "run", "yearly").code == 0
@@ -122,7 +122,7 @@ def test_run_knows_what_a_worker_has_made_known(call: Stowhand, crontab: Path) -
     assert "no recurring item 'yaerly'; did you mean 'yearly'?" in wrong.err
 
 
-def test_run_takes_items_of_an_app_and_of_another_file(call: Stowhand, folder: Path, crontab: Path) -> None:
+def test_run_finds_items_of_an_app_and_of_another_file(call: Stowhand, folder: Path, crontab: Path) -> None:
     call("migrate")
     (folder / "shop.py").write_text(APP)
     assert call("cron", "run", "rollup", "--app", "shop:app").code == 0

@@ -51,7 +51,7 @@ def test_the_demo_computes_every_checksum_once_whatever_a_file_is_called(files: 
     assert "was killed by SIGKILL" in ended.stdout
 
 
-def test_a_queue_that_is_named_is_left_as_it_is(stowhand: Stowhand, folder: Path, files: Path) -> None:
+def test_an_existing_queue_is_not_changed(stowhand: Stowhand, folder: Path, files: Path) -> None:
     (folder / "stowhand.toml").write_text('connection = "sqlite:///precious.db"\n')
     assert stowhand("migrate").code == 0
     assert stowhand("enqueue", "precious").out == "1\n"
@@ -67,19 +67,19 @@ def jobs_in(file: Path) -> list[tuple[object, ...]]:
         return connection.execute("select * from stowhand_live").fetchall()
 
 
-def test_names_that_cannot_be_printed_and_what_is_no_file_are_passed_over(files: Path) -> None:
+def test_unprintable_names_and_special_files_are_skipped(files: Path) -> None:
     names = [path.name for path in walk(files)]
     assert names == ["100%41.txt", "a.py", "b.py", "c.py", "grün.md", "sentence. And a long one it is"]
 
 
-def test_what_may_not_be_read_is_passed_over(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_skipped(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(walk(files))
     may = os.access  # root may read everything, so the system's answer is changed instead of the file's mode
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "a.py" and may(path, mode))
     assert list(walk(files)) == [path for path in before if path.name != "a.py"]
 
 
-def test_the_scripts_path_is_meant_from_where_it_is_typed(folder: Path) -> None:
+def test_relative_paths_start_at_the_callers_folder(folder: Path) -> None:
     clone = folder / "clone"
     (clone / "scripts").mkdir(parents=True)
     shutil.copy(SCRIPT, clone / "scripts" / "demo")

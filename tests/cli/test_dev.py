@@ -84,7 +84,7 @@ def dev(folder: Path, *arguments: str, program: list[str] | None = None) -> Iter
             child.wait(DEADLINE)  # raises psutil.TimeoutExpired for one that is left running
 
 
-def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(folder: Path, stowhand: Stowhand) -> None:
+def test_a_change_restarts_a_mistake_waits_and_ctrl_c_stops_all(folder: Path, stowhand: Stowhand) -> None:
     file = folder / "shop.py"
     file.write_text(APP)
     with dev(folder, "shop:app", "--port", "0") as running:
@@ -110,9 +110,7 @@ def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(fold
     assert sum("Dashboard: " in line for line in running.said) == 1
 
 
-def test_a_job_that_is_added_in_the_dashboard_is_one_of_the_app_as_its_files_are_by_now(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_added_in_the_dashboard_uses_the_current_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     shop, mail = folder / "edited_shop.py", folder / "edited_mail.py"
@@ -142,7 +140,7 @@ sys.exit(main())
 """The program, where the extra `web` is not installed."""
 
 
-def test_without_the_extra_web_the_worker_runs_alone_and_it_is_said_what_to_install(folder: Path) -> None:
+def test_without_the_extra_web_the_worker_runs_alone_and_names_the_extra(folder: Path) -> None:
     (folder / "shop.py").write_text(APP)
     with dev(folder, "shop:app", program=[sys.executable, "-c", WITHOUT_WEB]) as running:
         running.until("No dashboard: pip install 'stowhand[web]'")
@@ -153,14 +151,14 @@ def test_without_the_extra_web_the_worker_runs_alone_and_it_is_said_what_to_inst
         assert not worker.is_running()
 
 
-def test_when_it_is_killed_nothing_is_left_running(folder: Path) -> None:
+def test_killing_dev_leaves_no_process(folder: Path) -> None:
     (folder / "shop.py").write_text(APP)
     with dev(folder, "shop:app", "--port", "0") as running:
         running.until("Worker connected")
         assert len(running.children()) == 2
 
 
-def test_a_mistyped_app_and_a_port_in_use_are_said_at_once(folder: Path, stowhand: Stowhand) -> None:
+def test_a_mistyped_app_and_a_used_port_are_reported_at_once(folder: Path, stowhand: Stowhand) -> None:
     (folder / "shop.py").write_text(APP)
     mistyped = stowhand("dev", "shopp:app")
     assert mistyped.code == 2
@@ -172,7 +170,7 @@ def test_a_mistyped_app_and_a_port_in_use_are_said_at_once(folder: Path, stowhan
     assert f"port {port} on 127.0.0.1 is in use" in in_use.err
 
 
-def test_files_of_packages_and_hidden_folders_are_passed_over(tmp_path: Path) -> None:
+def test_packages_and_hidden_folders_are_not_watched(tmp_path: Path) -> None:
     for name in ("shop.py", "shop/mail.py", "stowhand.toml", "notes.txt", ".git/a.py", "node_modules/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

@@ -35,7 +35,7 @@ def marks(ended: CommandEnd) -> dict[str, str]:
     return found
 
 
-def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
+def test_a_working_installation_has_only_ok_findings(call: Stowhand) -> None:
     call("migrate")
     ended = call("doctor")
     assert ended.code == 0, ended.out + ended.err
@@ -43,7 +43,7 @@ def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
     assert {"Python", "stowhand", "store", "reached", "schema", "jobs", "wake-ups", "tasks"} <= marks(ended).keys()
 
 
-def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) -> None:
+def test_due_jobs_without_a_live_worker_are_reported_with_advice(call: Stowhand) -> None:
     call("migrate")
     call("enqueue", "hello", '{"name": "a"}')
     call("serials", "pause", "mail")
@@ -104,20 +104,20 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     )
 
 
-def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:
+def test_busy_slots_and_lost_workers_are_reported() -> None:
     found = list(examine_work(stats_of(a_worker(held=9), a_worker(held=1), a_worker(alive=False))))
     assert found[0].text == "2 alive, 5 of 8 slots busy, 0 jobs due"
     assert [finding.text for finding in found if finding.level == "warn"] == ["lost in the last day: w"]
 
 
-def test_a_schema_that_is_not_there_yet_is_a_warning_and_nothing_is_made(call: Stowhand, folder: Path) -> None:
+def test_a_missing_schema_is_a_warning_and_is_not_installed(call: Stowhand, folder: Path) -> None:
     ended = call("doctor")
     assert ended.code == 0
     assert marks(ended)["schema"] == "warn"
     assert not (folder / "stowhand.db").exists()
 
 
-def test_a_store_that_does_not_answer_is_code_3_and_the_rest_is_still_looked_at(call: Stowhand) -> None:
+def test_an_unreachable_store_is_code_3_and_other_checks_continue(call: Stowhand) -> None:
     ended = call("doctor", "-c", "postgresql://me:hunter2@127.0.0.1:1/nothing")
     assert ended.code == 3, ended.out
     assert marks(ended)["reached"] == "FAIL"
@@ -134,7 +134,7 @@ def test_tasks_that_cannot_be_loaded_are_code_1(call: Stowhand, folder: Path) ->
     assert "broken.py" in ended.out
 
 
-def test_what_was_said_in_vain_is_a_warning(call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_settings_are_warnings(call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOWHAND_CONCURENCY", "3")
     monkeypatch.setenv("DATABASE_URL", "mysql://u:hunter2@h/d")
     (folder / "stowhand.toml").write_text("jobs = 2\n")
@@ -147,7 +147,7 @@ def test_what_was_said_in_vain_is_a_warning(call: Stowhand, folder: Path, monkey
     assert "hunter2" not in ended.out
 
 
-def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url: str) -> None:
+def test_postgres_wakes_the_worker_and_its_pool_is_added_up(call: Stowhand, postgres_url: str) -> None:
     assert call("migrate", "-c", postgres_url).code == 0
     ended = call("doctor", "-c", postgres_url)
     assert ended.code == 0, ended.out + ended.err
@@ -156,7 +156,7 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
     assert "1 x 9 = 9 at most" in ended.out
 
 
-def test_the_connections_of_all_processes_are_compared_with_what_the_server_gives() -> None:
+def test_connections_of_all_processes_are_compared_with_the_servers_limit() -> None:
     settings = read_settings({"connection": "my_db", "concurrency": "8", "processes": "6"}, environ={})
     *_, roomy = examine_server(Server(18, 97, used=10), settings)
     *_, full = examine_server(Server(18, 90, used=10), settings)
@@ -164,7 +164,7 @@ def test_the_connections_of_all_processes_are_compared_with_what_the_server_give
     assert "6 x 13 + 3 of the supervisor = 81 at most" in full.text
 
 
-def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:
+def test_a_read_only_server_is_a_failure() -> None:
     settings = read_settings({"connection": "my_db"}, environ={})
     findings = examine_server(Server(18, 100, 1, read_only=True), settings)
     (found,) = [finding for finding in findings if finding.level == "FAIL"]
@@ -186,7 +186,7 @@ def test_a_server_that_is_old_or_full_is_a_warning(server: Server, what: str, wo
     assert words in warning.text
 
 
-def test_a_job_that_waits_beside_a_free_slot_is_named(call: Stowhand) -> None:
+def test_a_job_that_waits_despite_a_free_slot_is_named(call: Stowhand) -> None:
     """Whatever keeps its worker from claiming it."""
     call("migrate")
     call("enqueue", "hello")

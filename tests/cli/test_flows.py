@@ -119,7 +119,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_the_queues_with_who_stands_in_them(run: Run, call: Stowhand, program: str) -> None:
+def test_the_queues_are_listed_with_counts_by_state(run: Run, call: Stowhand, program: str) -> None:
     add(run, program, "one", "two")
     add(run, program, "later", delay=60)
     listed = call("flows", "list", program)
@@ -158,7 +158,7 @@ def test_a_queue_with_priorities_has_a_line_for_each(run: Run, call: Stowhand, p
     assert [(row["job_id"], row["priority"]) for row in rows] == [(first, 1), (second, 2), (third, 2)]
 
 
-def test_who_stands_in_a_queue_in_the_order_of_service(run: Run, call: Stowhand, program: str) -> None:
+def test_the_jobs_of_a_queue_are_listed_in_their_order(run: Run, call: Stowhand, program: str) -> None:
     ids = [*add(run, program, "one", "two"), *add(run, program, "later", delay=60)]
     rows = call("flows", "jobs", program, "--queue", "first", "--json").rows()
     assert [(row["job_id"], row["state"], row["position"]) for row in rows] == [
@@ -177,7 +177,7 @@ def test_who_stands_in_a_queue_in_the_order_of_service(run: Run, call: Stowhand,
     assert (empty.code, empty.out, empty.err) == (0, "", "No jobs.\n")
 
 
-def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand, program: str) -> None:
+def test_failed_jobs_are_listed_with_queue_and_error(run: Run, call: Stowhand, program: str) -> None:
     good, *failing = add(run, program, "good", *["bad\n\x1b[2Jforged"] * 2)
     bad, worse = sorted(failing)
     work(run, program)
@@ -205,7 +205,7 @@ def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand
     assert sums.split()[-1] == "2"
 
 
-def test_a_paused_queue_is_marked_wherever_it_is_shown(run: Run, call: Stowhand, program: str) -> None:
+def test_a_paused_queue_is_marked_in_every_view(run: Run, call: Stowhand, program: str) -> None:
     (job,) = add(run, program, "one")
     assert call("flows", "pause", program, "first").out == "Queue first of flow demo is paused.\n"
     assert call("flows", "pause", program, "first").out == "Queue first of flow demo was already paused.\n"
@@ -219,7 +219,7 @@ def test_a_paused_queue_is_marked_wherever_it_is_shown(run: Run, call: Stowhand,
     assert call("flows", "pause", program, "frist").code == 2
 
 
-def test_a_job_of_many_children_is_shown_as_a_summary(run: Run, call: Stowhand, program: str) -> None:
+def test_a_job_with_many_children_is_summarized(run: Run, call: Stowhand, program: str) -> None:
     (job,) = add(run, program, "child")
     work(run, program)
     shown = call("flows", "show", program, job).out
@@ -229,7 +229,7 @@ def test_a_job_of_many_children_is_shown_as_a_summary(run: Run, call: Stowhand, 
     assert row["children"] == {"second": {"done": 2, "failed": 1}}
 
 
-def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(
+def test_a_job_is_found_at_any_position_or_the_search_limit_is_reported(
     run: Run, call: Stowhand, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.cli.flows.MAX_SEARCHED_JOBS", 2)
@@ -250,7 +250,7 @@ def test_jobs_by_a_lookup_attribute(run: Run, call: Stowhand, program: str) -> N
     assert first.err == "These are the first of 2: --limit\n"
 
 
-def test_retries_by_id_say_what_became_of_each(run: Run, call: Stowhand, program: str) -> None:
+def test_retries_by_id_report_each_job(run: Run, call: Stowhand, program: str) -> None:
     good, bad = add(run, program, "good", "bad")
     work(run, program)
     answers = call("flows", "retry", program, bad, good, "nobody", "--json")
@@ -281,7 +281,7 @@ def test_cancellations_report_each_job(run: Run, call: Stowhand, program: str) -
     assert shown["state"] == "canceled"
 
 
-def test_all_failed_ones_are_counted_and_asked_about(
+def test_retrying_all_failed_jobs_asks_with_their_number(
     run: Run, call: Stowhand, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = sorted(add(run, program, "bad 1", "bad 2"))
@@ -302,7 +302,7 @@ def test_all_failed_ones_are_counted_and_asked_about(
     assert (none.code, none.err) == (0, "No failed jobs.\n")
 
 
-def test_a_failed_child_whose_parent_has_gone_on_is_listed_and_not_retried_with_the_others(
+def test_a_failed_child_whose_parent_continued_is_listed_and_not_retried_with_the_others(
     run: Run, call: Stowhand, program: str
 ) -> None:
     (bad, _) = add(run, program, "bad", "with a child")
@@ -317,7 +317,7 @@ def test_a_failed_child_whose_parent_has_gone_on_is_listed_and_not_retried_with_
 
 
 @pytest.mark.parametrize("odd", ["\udcff", "a:b:\udcff"])
-def test_an_id_that_is_no_text_is_nobodys(call: Stowhand, program: str, odd: str) -> None:
+def test_an_id_that_is_not_text_is_not_found(call: Stowhand, program: str, odd: str) -> None:
     shown = call("flows", "show", program, odd)
     assert shown.code == 1
     assert "error: there is no job" in shown.err
@@ -326,7 +326,7 @@ def test_an_id_that_is_no_text_is_nobodys(call: Stowhand, program: str, odd: str
     assert call("flows", "jobs", program, "--failed", "--after", odd).code == 0
 
 
-def test_one_look_of_the_monitor(run: Run, call: Stowhand, program: str) -> None:
+def test_monitor_with_once_prints_one_update(run: Run, call: Stowhand, program: str) -> None:
     add(run, program, "one", "two")
     look = call("flows", "monitor", program, "--once")
     heading, blank, _, first, *_, sums = look.out.splitlines()
@@ -338,9 +338,7 @@ def test_one_look_of_the_monitor(run: Run, call: Stowhand, program: str) -> None
     assert row["queues"][0]["waiting"] == 2
 
 
-def test_the_monitor_looks_again_in_place_within_80_columns_until_ctrl_c(
-    write: Write, redis_url: str, folder: Path
-) -> None:
+def test_monitor_updates_in_place_within_80_columns_until_ctrl_c(write: Write, redis_url: str, folder: Path) -> None:
     program = write(redis_url)
     text = (folder / f"{program}.py").read_text().replace('"kid"', repr("kid" * 13))
     (folder / f"{program}.py").write_text(f"{text}\nflow.monitor.interval = 0.05\n")
@@ -408,7 +406,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_meant_is_one_line(
+def test_an_invalid_option_is_one_line(
     write: Write, folder: Path, call: Stowhand, arguments: list[str], code: int, said: str
 ) -> None:
     name = write(f"sqlite:///{folder}/flow.db")

@@ -45,7 +45,7 @@ def test_every_summary_is_one_complete_line(call: Stowhand, path: str) -> None:
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
-def test_the_list_of_commands_says_what_their_help_says() -> None:
+def test_the_list_of_commands_matches_their_help() -> None:
     context = click.Context(root)
     for name, line in COMMAND_SUMMARIES.items():
         command = root.get_command(context, name)
@@ -53,7 +53,7 @@ def test_the_list_of_commands_says_what_their_help_says() -> None:
         assert summary(command.help or "") == line
 
 
-def test_the_options_of_a_worker_come_in_named_sections(call: Stowhand) -> None:
+def test_the_options_of_a_worker_have_named_sections(call: Stowhand) -> None:
     shown = call("worker", "--help").out
     titles = [line.removesuffix(":") for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Connection", "What to run", "Limits", "HTTP", "Logging", "Options"]
@@ -69,7 +69,7 @@ def test_the_options_of_a_worker_come_in_named_sections(call: Stowhand) -> None:
 
 
 @pytest.mark.parametrize("path", ["jobs list", "enqueue", "stats", "serials pause"])
-def test_other_commands_name_the_shared_options_without_explaining_them(call: Stowhand, path: str) -> None:
+def test_other_commands_name_the_shared_options_only(call: Stowhand, path: str) -> None:
     own, _, shared = call(*path.split(), "--help").out.partition("Connection and logging")
     assert "--connection" not in own
     assert shared.startswith(" (stowhand worker --help explains them):\n  -c/--connection, ")
@@ -80,12 +80,12 @@ def test_other_commands_name_the_shared_options_without_explaining_them(call: St
 
 
 @pytest.mark.parametrize("path", ["", *COMMAND_SUMMARIES, *leaves()])
-def test_no_help_names_a_page_that_an_installed_package_lacks(call: Stowhand, path: str) -> None:
+def test_no_help_names_a_page_that_the_package_lacks(call: Stowhand, path: str) -> None:
     assert "docs/" not in call(*path.split(), "--help").out
 
 
 @pytest.mark.parametrize("path", ["", "jobs", "cron"])
-def test_the_help_of_commands_ends_with_where_more_help_is(call: Stowhand, path: str) -> None:
+def test_help_ends_with_where_to_find_more_help(call: Stowhand, path: str) -> None:
     shown = call(*path.split(), "--help").out
     assert shown.endswith(f"\nHelp of a command: {' '.join(['stowhand', *path.split()])} COMMAND --help\n")
     assert ("Help of the Python library: python -m pydoc stowhand" in " ".join(shown.split())) is (not path)

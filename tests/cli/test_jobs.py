@@ -25,7 +25,7 @@ def serial(call: Stowhand) -> Stowhand:
     return call
 
 
-def test_adding_never_installs_and_says_what_to_do(call: Stowhand, folder: Path) -> None:
+def test_enqueue_never_installs_and_names_the_command(call: Stowhand, folder: Path) -> None:
     ended = call("enqueue", "hello")
     assert (ended.code, ended.out) == (4, "")
     assert "stowhand migrate" in ended.err
@@ -90,14 +90,14 @@ def test_a_job_may_expire(serial: Stowhand) -> None:
     assert row["last_error"] == "it expired before its first attempt"
 
 
-def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(serial: Stowhand, folder: Path) -> None:
+def test_the_preset_and_the_settings_decide_the_number_of_attempts(serial: Stowhand, folder: Path) -> None:
     (folder / "stowhand.toml").write_text("preset = 'service'\n")
     serial("enqueue", "hello")
     serial("enqueue", "hello", "--max-attempts", 7)
     assert [row["max_attempts"] for row in serial("jobs", "list", "--json").rows()] == [5, 7]
 
 
-def test_a_task_is_checked_only_where_the_tasks_are_named(serial: Stowhand) -> None:
+def test_a_task_is_checked_only_if_tasks_are_named(serial: Stowhand) -> None:
     assert serial("enqueue", "helo").code == 0
     assert serial("enqueue", "hello", "--tasks", "tasks").code == 0
     assert serial("enqueue", "helo", "--tasks", "tasks").code == 2
@@ -123,7 +123,7 @@ def test_a_list_can_be_narrowed_and_paged(serial: Stowhand) -> None:
     assert f"--after {everything[1]}" in serial("jobs", "list", "--limit", 2).err
 
 
-def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(serial: Stowhand) -> None:
+def test_the_table_has_aligned_columns_and_cannot_control_the_terminal(serial: Stowhand) -> None:
     serial("enqueue", "hello", "--key", "r\u202egth")
     serial("enqueue", "a-much-longer-name", '{"x": "\\u001b[2J"}')
     lines = serial("jobs", "list").out.splitlines()
@@ -133,12 +133,12 @@ def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(serial: Sto
     assert "\x1b" not in serial("jobs", "show", 2).out
 
 
-def test_an_empty_list_is_empty_on_stdout(serial: Stowhand) -> None:
+def test_an_empty_list_prints_nothing_to_stdout(serial: Stowhand) -> None:
     assert serial("jobs", "list").out == ""
     assert serial("jobs", "list", "--json").out == ""
 
 
-def test_show_tells_everything_about_one_job(serial: Stowhand) -> None:
+def test_show_prints_everything_about_one_job(serial: Stowhand) -> None:
     serial("enqueue", "hello", '{"name": "Bobby"}')
     page = serial("jobs", "show", 1)
     assert page.code == 0
@@ -150,7 +150,7 @@ def test_show_tells_everything_about_one_job(serial: Stowhand) -> None:
     assert "no job 99" in missing.err
 
 
-def test_each_action_prints_each_answer_and_fails_if_one_was_refused(serial: Stowhand) -> None:
+def test_each_action_prints_each_answer_and_fails_if_a_job_was_refused(serial: Stowhand) -> None:
     for _ in range(3):
         serial("enqueue", "hello")
     canceled = serial("jobs", "cancel", 1, 99)
@@ -164,7 +164,7 @@ def test_each_action_prints_each_answer_and_fails_if_one_was_refused(serial: Sto
     assert [row["id"] for row in serial("jobs", "list", "--json").rows()] == [1]
 
 
-def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(serial: Stowhand) -> None:
+def test_an_invalid_id_is_a_usage_error(serial: Stowhand) -> None:
     for arguments in (("show",), ("retry",), ("remove",), ("list", "--after")):
         ended = serial("jobs", *arguments, 2**63)
         assert (ended.code, ended.out) == (2, "")
@@ -172,7 +172,7 @@ def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(serial: Stowhand) -> N
     assert serial("jobs", "show", 2**63 - 1).code == 1
 
 
-def test_answers_for_programs_are_json_lines(serial: Stowhand) -> None:
+def test_answers_with_json_are_json_lines(serial: Stowhand) -> None:
     serial("enqueue", "hello")
     done, missing = serial("jobs", "cancel", 1, 99, "--json").rows()
     assert (done["id"], done["done"]) == (1, "done")
@@ -186,7 +186,7 @@ def test_a_job_can_be_removed_by_its_key(serial: Stowhand) -> None:
     assert serial("jobs", "list", "--json").out == ""
 
 
-def test_json_is_ascii_so_that_it_may_be_looked_at(serial: Stowhand) -> None:
+def test_json_is_ascii_so_that_a_terminal_can_show_it(serial: Stowhand) -> None:
     serial("enqueue", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
     assert serial("jobs", "list", "--json").out.isascii()
 
@@ -204,7 +204,7 @@ def a_job(job_id: int, **fields: Any) -> Job:
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_a_table_fits_its_terminal_whatever_names_are_like(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_fits_its_terminal_with_any_names(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     names = {"task": "x" * 128, "serial": "日本語" * 30, "key": "k" * 512}
     jobs = [
@@ -221,7 +221,7 @@ def test_a_table_fits_its_terminal_whatever_names_are_like(width: int, monkeypat
     assert "\x1b[" in table(list_columns(jobs), jobs)[2], "a state has a color where it is wanted"
 
 
-def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(serial: Stowhand) -> None:
+def test_a_list_can_be_newest_first_and_filtered_by_time_and_error(serial: Stowhand) -> None:
     ids = [serial("enqueue", "hello").out.strip() for _ in range(3)]
     serial("jobs", "fail", ids[0], "--reason", "LookupError: no such order")
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
@@ -235,7 +235,7 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
     assert "or a time: 2030-01-31T09:00:00Z" in refused.err
 
 
-def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhand) -> None:
+def test_all_matching_jobs_are_canceled_rescheduled_and_removed(serial: Stowhand) -> None:
     for task in ("send", "send", "keep", "drop"):
         assert serial("enqueue", task).code == 0
     assert serial("jobs", "remove", "--task", "drop", "--state", "queued", "-y").out == "4: done\n"
@@ -248,7 +248,7 @@ def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhan
     assert serial("jobs", "list").err == "No waiting, running or failed jobs. 2 canceled (--state canceled)\n"
 
 
-def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(serial: Stowhand) -> None:
+def test_a_change_of_many_jobs_asks_first_and_needs_a_filter(serial: Stowhand) -> None:
     serial("enqueue", "send")
     asked = serial("jobs", "cancel", "--task", "send")
     assert (asked.code, asked.out) == (1, "")
@@ -260,7 +260,7 @@ def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_sai
     assert [row["state"] for row in serial("jobs", "list", "--json").rows()] == ["queued"]
 
 
-def test_show_lists_the_tries_of_a_job_and_failures_groups_them(serial: Stowhand, folder: Path) -> None:
+def test_show_lists_failed_attempts_and_failures_groups_them(serial: Stowhand, folder: Path) -> None:
     (folder / "tasks").mkdir(exist_ok=True)
     (folder / "tasks" / "mail.py").write_text("def mail(payload):\n    return payload['to']\n")
     for _ in range(2):

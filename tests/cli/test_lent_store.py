@@ -57,7 +57,7 @@ def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent
     assert lent.job(1).state is State.COMPLETED
 
 
-def test_doctor_says_that_it_is_reached_and_heard(lent: Lent, call: Stowhand) -> None:
+def test_doctor_reports_that_a_lent_store_is_reached_and_wakes_workers(lent: Lent, call: Stowhand) -> None:
     said = call("doctor", "-c", lent.url, "--token", lent.token)
     assert said.code == 0, said.out
     assert "(lent over HTTP)" in said.out
@@ -82,7 +82,7 @@ def test_doctor_says_that_it_is_reached_and_heard(lent: Lent, call: Stowhand) ->
     ],
     ids=" ".join,
 )
-def test_what_is_done_beside_the_store_is_refused_with_the_place(
+def test_commands_that_a_lent_store_does_not_support_are_refused_with_its_url(
     lent: Lent, call: Stowhand, command: tuple[str, ...]
 ) -> None:
     token = () if command[0] == "bench" else ("--token", lent.token)
@@ -93,7 +93,7 @@ def test_what_is_done_beside_the_store_is_refused_with_the_place(
     assert lent.token not in said.err
 
 
-def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowhand, tmp_path: Path) -> None:
+def test_failures_are_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowhand, tmp_path: Path) -> None:
     async def fail() -> None:
         for task in ("a", "a", "b"):
             job = await lent.store.jobs.enqueue(NewJob(task=task))
@@ -113,7 +113,7 @@ def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Sto
         assert "scope" in refused.err
 
 
-def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: Lent, call: Stowhand) -> None:
+def test_a_missing_wrong_or_insufficient_token_is_refused_with_the_fix(lent: Lent, call: Stowhand) -> None:
     for token in ("", "stow_0a1b2c3d4e5f_wrong"):
         said = call("enqueue", "hello", "-c", lent.url, *(["--token", token] if token else []))
         assert said.code == 1
@@ -127,7 +127,7 @@ def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: L
     assert (claims.code, "lacks the scope claim" in claims.err) == (1, True)
 
 
-def test_a_worker_outside_the_limits_of_its_token_ends(lent: Lent, stowhand: Stowhand, tmp_path: Path) -> None:
+def test_a_worker_that_exceeds_its_token_exits(lent: Lent, stowhand: Stowhand, tmp_path: Path) -> None:
     token = make_token(tmp_path / "tokens.json", "mail", queues=("mail",))
     ended = stowhand("worker", "-c", lent.url, "--queue", "bulk", STOWHAND_TOKEN=token)
     assert ended.code == 2
@@ -135,7 +135,7 @@ def test_a_worker_outside_the_limits_of_its_token_ends(lent: Lent, stowhand: Sto
     assert "Store call failed" not in ended.err
 
 
-def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None:
+def test_a_token_is_not_sent_in_clear_text_to_another_machine(call: Stowhand) -> None:
     said = call("enqueue", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
     assert said.code == 2
     assert "--insecure" in said.err
@@ -143,7 +143,7 @@ def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None
 
 
 @pytest.mark.parametrize("url", ["https://user:pass@host", "https://", "http://a b"])
-def test_an_address_that_cannot_be_is_refused_without_repeating_secrets(call: Stowhand, url: str) -> None:
+def test_an_invalid_address_is_refused_without_its_secrets(call: Stowhand, url: str) -> None:
     said = call("enqueue", "hello", "-c", url)
     assert said.code == 2
     assert "lent store" in said.err

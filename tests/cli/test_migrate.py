@@ -16,7 +16,7 @@ def url(postgres_url: str) -> str:
     return postgres_url
 
 
-def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stowhand, url: str) -> None:
+def test_the_schema_keeps_the_default_number_of_attempts(call: Stowhand, url: str) -> None:
     assert call("migrate", "-c", url, "--default-attempts", 5).code == 0
     said = call("doctor", "-c", url)
     assert "5 for a job without a number from its call, task, preset or App" in said.out
@@ -38,9 +38,7 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
     assert call("migrate", "-c", url, "--default-attempts", 25).out.endswith("has 25 from now on (before: 5).\n")
 
 
-def test_a_preset_that_sql_does_not_know_of_is_named_by_doctor(
-    call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_a_preset_that_sql_does_not_use(call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call("migrate", "-c", url)
     assert "25 for a job without a number" in call("doctor", "-c", url).out
     monkeypatch.setenv("STOWHAND_PRESET", "service")
@@ -50,7 +48,7 @@ def test_a_preset_that_sql_does_not_know_of_is_named_by_doctor(
     assert "ok    attempts    5 for a job without a number" in call("doctor", "-c", url).out
 
 
-def test_a_worker_says_at_its_start_what_sql_does_not_know_of(
+def test_a_starting_worker_logs_the_defaults_that_sql_does_not_use(
     call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOWHAND_PRESET", "service")
@@ -60,7 +58,7 @@ def test_a_worker_says_at_its_start_what_sql_does_not_know_of(
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**31])
-def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, number: int) -> None:
+def test_an_invalid_number_of_attempts_is_refused(call: Stowhand, url: str, number: int) -> None:
     refused = call("migrate", "-c", url, "--default-attempts", number)
     assert refused.code == 2
     assert "max_attempts" in refused.err
@@ -68,9 +66,7 @@ def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, 
         assert connection.execute("select to_regnamespace('stowhand')").fetchone() == (None,)
 
 
-def test_where_every_job_comes_from_this_package_there_is_no_such_setting_and_nothing_is_written(
-    call: Stowhand, tmp_path: Path
-) -> None:
+def test_sqlite_has_no_default_number_of_attempts_and_nothing_is_written(call: Stowhand, tmp_path: Path) -> None:
     file = tmp_path / "new.db"
     refused = call("migrate", "-c", f"sqlite:///{file}", "--default-attempts", 5)
     assert refused.code == 2
@@ -79,7 +75,7 @@ def test_where_every_job_comes_from_this_package_there_is_no_such_setting_and_no
     assert not file.exists()
 
 
-def test_the_doctor_notices_another_programs_hand_and_migrate_makes_it_good(call: Stowhand, url: str) -> None:
+def test_doctor_reports_changes_by_other_programs_and_migrate_reverts_them(call: Stowhand, url: str) -> None:
     call("migrate", "-c", url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(

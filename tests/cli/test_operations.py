@@ -25,7 +25,7 @@ def serial(call: Stowhand) -> Stowhand:
     return call
 
 
-def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(serial: Stowhand) -> None:
+def test_a_starting_worker_names_due_tasks_that_no_worker_has(serial: Stowhand) -> None:
     serial("enqueue", "unknown/task")
     serial("enqueue", "unknown/task")
     serial("enqueue", "later/task", "--run-at", "+1h")
@@ -35,7 +35,7 @@ def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(seria
     assert "Jobs are due of tasks that no worker has: unknown/task (2); start a worker that has them" in worked.err
 
 
-def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
+def test_explain_lists_every_reason_with_advice(serial: Stowhand) -> None:
     serial("enqueue", "unknown/task", "--serial", "mail", "--run-at", "+1h")
     serial("serials", "pause", "mail")
     said = serial("jobs", "explain", 1)
@@ -56,7 +56,7 @@ def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
     assert (missing.code, missing.err) == (1, "error: there is no job 2\n")
 
 
-def test_purge_counts_first_if_asked_and_then_deletes(serial: Stowhand) -> None:
+def test_purge_counts_with_dry_run_and_then_deletes(serial: Stowhand) -> None:
     serial("enqueue", "hello", '{"name": "a"}')
     serial(*BROKEN)
     serial("worker", "--once")
@@ -69,14 +69,14 @@ def test_purge_counts_first_if_asked_and_then_deletes(serial: Stowhand) -> None:
     assert serial("jobs", "purge", "--completed", "0s").out == "Deleted: 1 completed\n"
 
 
-def test_purge_without_an_age_or_with_nonsense_is_refused(serial: Stowhand) -> None:
+def test_purge_without_a_valid_age_is_refused(serial: Stowhand) -> None:
     for arguments in ((), ("--completed", "soon"), ("--failed", "-1d"), ("--failed", "14"), ("--completed", " 1.5 ")):
         refused = serial("jobs", "purge", *arguments)
         assert refused.code == 2, refused
     assert "'14' has no unit; write for example 14d" in serial("jobs", "purge", "--completed", "14").err
 
 
-def test_failed_ones_are_counted_and_retried_all_at_once(serial: Stowhand, stowhand: Stowhand) -> None:
+def test_all_failed_jobs_are_counted_and_retried(serial: Stowhand, stowhand: Stowhand) -> None:
     for _ in range(3):
         serial(*BROKEN)
     serial(*BROKEN, "--serial", "q")
@@ -103,14 +103,14 @@ def test_failed_ones_are_counted_and_retried_all_at_once(serial: Stowhand, stowh
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "remove", "complete", "fail"])
-def test_every_verb_takes_ids_or_the_same_filters_and_never_both(serial: Stowhand, verb: str) -> None:
+def test_every_verb_takes_ids_or_filters_and_not_both(serial: Stowhand, verb: str) -> None:
     for arguments in ((), (1, "--task", "t"), (1, "--all"), (1, "--since", "1h"), ("-y",)):
         assert serial("jobs", verb, *arguments).code == 2, arguments
     for narrowed in (("--task", "t"), ("--error", "x"), ("--since", "1h"), ("--state", "queued"), ("--worker", "w")):
         assert re.fullmatch(r"No [\w, ]+ jobs .*\.\n|No queued jobs\.\n", serial("jobs", verb, *narrowed, "-y").err)
 
 
-def test_stats_tell_how_many_stand_where_and_who_works(serial: Stowhand) -> None:
+def test_stats_count_jobs_by_state_and_list_workers(serial: Stowhand) -> None:
     serial("enqueue", "hello", '{"name": "a"}')
     serial(*BROKEN)
     serial("worker", "--once")
@@ -138,7 +138,7 @@ def test_stats_tell_how_many_stand_where_and_who_works(serial: Stowhand) -> None
 
 
 @pytest.mark.parametrize("history", [("--history", "none"), ()])
-def test_stats_count_what_ended_with_any_history(serial: Stowhand, history: tuple[str, ...]) -> None:
+def test_stats_count_ended_jobs_with_any_history(serial: Stowhand, history: tuple[str, ...]) -> None:
     serial("enqueue", "hello", '{"name": "a"}')
     serial("worker", "--once", *history)
     lately = json.loads(serial("stats", "--json").out)["finished"]["15m"]
@@ -148,11 +148,11 @@ def test_stats_count_what_ended_with_any_history(serial: Stowhand, history: tupl
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3725, "1h 2m"), (90_061, "1d 1h"), (86_400, "1d")]
 )
-def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
+def test_a_span_has_two_units(seconds: float, said: str) -> None:
     assert format_span(seconds) == said
 
 
-def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_job_that_was_retried_meanwhile_is_not_changed(tmp_path: Path) -> None:
     """Between the count and the answer there may be an hour."""
 
     async def act(store: QueueStore) -> tuple[Sequence[Answer], Job | None]:

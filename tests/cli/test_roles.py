@@ -43,7 +43,7 @@ def test_an_enqueuer_adds_and_a_worker_runs_from_the_command_line(
     assert len(listed.rows()) == 4
 
 
-def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logins, call: Stowhand) -> None:
+def test_only_an_administrator_administers_from_the_command_line(logins: Logins, call: Stowhand) -> None:
     job_id = call("enqueue", "administered", "--run-at", "+1h", "-c", logins.url("enqueuer")).out.strip()
     commands = (["reschedule", job_id, "--priority", 1], ["fail", job_id], ["complete", job_id])
     for verb, *rest in (*commands, ["unlock", "nobody"]):
@@ -56,15 +56,13 @@ def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logi
     assert call("jobs", "unlock", "nobody", "-c", logins.url("admin")).err.startswith("These workers have no jobs")
 
 
-def test_a_login_without_a_role_is_told_the_command(logins: Logins, call: Stowhand) -> None:
+def test_a_login_without_a_role_gets_the_command_that_grants_it(logins: Logins, call: Stowhand) -> None:
     told = call("enqueue", "t", "-c", logins.url("stranger"))
     assert told.code == 1
     assert "stowhand migrate --roles" in told.err
 
 
-def test_the_printed_plan_run_by_an_administrator_makes_the_roles(
-    logins: Logins, postgres_server: Databases, call: Stowhand
-) -> None:
+def test_the_printed_plan_creates_the_roles(logins: Logins, postgres_server: Databases, call: Stowhand) -> None:
     """In a schema with a name of its own, by an owner who may not make roles; and what an administrator upgrades stays
     the owner's."""
     owner = f"owner_{uuid.uuid4().hex[:8]}"
@@ -99,7 +97,7 @@ def test_the_printed_plan_run_by_an_administrator_makes_the_roles(
         exec_all(postgres_server.admin_url, *quoted)
 
 
-def test_where_there_are_no_roles_they_are_refused(call: Stowhand) -> None:
+def test_roles_are_refused_on_stores_without_them(call: Stowhand) -> None:
     told = call("migrate", "--roles", "-c", "sqlite:///jobs.db")
     assert told.code != 0
     assert "SQLite has no roles" in told.err

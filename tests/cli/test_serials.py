@@ -53,9 +53,7 @@ def test_no_queues_and_bad_names(serial: Stowhand) -> None:
     assert serial("serials", "list").out == "", "all of them or none"
 
 
-def test_who_has_closed_the_output_before_is_told_the_truth_by_the_code(
-    serial: Stowhand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_output_ends_with_its_own_exit_code(serial: Stowhand, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdout", None)
         assert run(["serials", "pause", "q"]) == 0

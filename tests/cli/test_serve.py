@@ -64,7 +64,7 @@ def serving(folder: Path) -> Iterator[Serving]:
     serving.end()
 
 
-def test_health_is_answered_on_a_port_of_its_own_also_while_the_loop_is_blocked(folder: Path, run: Run) -> None:
+def test_health_is_answered_on_its_own_port_while_the_loop_is_blocked(folder: Path, run: Run) -> None:
     class Frozen:
         """As much of the server's health as is asked."""
 
@@ -105,7 +105,7 @@ def test_health_of_a_served_store_is_shown(folder: Path) -> None:
         serving.end()
 
 
-def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) -> None:
+def test_a_served_store_stops_at_a_signal_with_its_open_polls(serving: Serving) -> None:
     client, later = Client(serving.url), Client(serving.url)
     assert client.claim() == []
     poll = json.dumps({"wait": 30, "wake_count": client.post("due").body["wake_count"]}).encode()
@@ -160,7 +160,7 @@ def charge(cents: int) -> None: ...
 """
 
 
-def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_elsewhere(folder: Path) -> None:
+def test_an_apps_store_is_served_with_the_options_of_its_tasks(folder: Path) -> None:
     (folder / "shop.py").write_text(APP)
     (folder / "bank.py").write_text(BANK)
     serving = Serving(folder, "--app", "shop:app")
@@ -188,13 +188,15 @@ def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_
         (("--grace", "soon"), "grace"),
     ],
 )
-def test_what_cannot_be_served_is_told_with_the_way_out(call: Stowhand, options: tuple[str, ...], words: str) -> None:
+def test_an_object_that_cannot_be_served_is_refused_with_advice(
+    call: Stowhand, options: tuple[str, ...], words: str
+) -> None:
     ended = call("serve", "--port", "0", *options)
     assert ended.code == 2
     assert words in ended.err
 
 
-def test_a_port_in_use_is_told(call: Stowhand) -> None:
+def test_a_used_port_is_reported(call: Stowhand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = call("serve", "--port", taken.getsockname()[1])
     assert ended.code == 2
@@ -249,7 +251,7 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
         (("--expires", "0s"), "longer than 0"),
     ],
 )
-def test_a_token_that_cannot_be_is_refused(call: Stowhand, options: tuple[str, ...], words: str) -> None:
+def test_an_invalid_token_is_refused(call: Stowhand, options: tuple[str, ...], words: str) -> None:
     ended = call("tokens", "make", "--name", "x", *options)
     assert ended.code == 2
     assert words in ended.err

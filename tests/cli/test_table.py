@@ -50,14 +50,14 @@ def run_statements(connection: psycopg.Connection, printed: str) -> None:
         connection.execute(statement.encode())
 
 
-def test_a_table_made_by_ddl_is_clean_under_check(call: Stowhand) -> None:
+def test_a_table_made_by_ddl_passes_check(call: Stowhand) -> None:
     make(call, "--view", "seen", "--column", "state=status", "--key", "uuid")
     flags = ["--table", "jobs", "--view", "seen", "--column", "state=status"]
     checked = call("table", "check", *flags, "-c", FILE)
     assert (checked.code, checked.out, checked.err) == (0, "", "A worker can serve it.\n")
 
 
-def test_what_check_prints_is_run_as_it_is_and_the_next_check_is_clean(call: Stowhand, postgres_url: str) -> None:
+def test_the_sql_of_check_fixes_the_table(call: Stowhand, postgres_url: str) -> None:
     printed = call("table", "ddl", "jobs", "--notify", "--view", "seen")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(printed.out.encode())
@@ -78,7 +78,7 @@ def test_what_check_prints_is_run_as_it_is_and_the_next_check_is_clean(call: Sto
     assert call("table", "check", *arguments).code == 0
 
 
-def test_the_columns_that_a_worker_gets_are_mapped_as_check_says(call: Stowhand, postgres_url: str) -> None:
+def test_columns_are_mapped_as_check_suggests(call: Stowhand, postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
             "create table orders (id int primary key, shop int, state int, started_at timestamptz not null"
@@ -98,7 +98,7 @@ def test_the_columns_that_a_worker_gets_are_mapped_as_check_says(call: Stowhand,
         assert (only.code, only.out) == (1, "")
 
 
-def test_a_partitioned_table_is_checked_with_ids_that_its_owner_declares(call: Stowhand, postgres_url: str) -> None:
+def test_a_partitioned_table_is_checked_with_declared_unique_ids(call: Stowhand, postgres_url: str) -> None:
     printed = call("table", "ddl", "jobs", "--key", "text").out.replace(" PRIMARY KEY", " not null")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(printed.replace("\n);", ", day date default now()) partition by range (day);", 1).encode())
@@ -109,7 +109,7 @@ def test_a_partitioned_table_is_checked_with_ids_that_its_owner_declares(call: S
         assert (declared.code, "no index begins with id; build it on each partition" in declared.out) == (0, True)
 
 
-def test_advice_alone_is_code_0(call: Stowhand) -> None:
+def test_advice_without_failures_is_code_0(call: Stowhand) -> None:
     make(call)
     run_sql("drop index jobs_stalled")
     checked = call("table", "check", "--table", "jobs", "-c", FILE)
@@ -118,7 +118,7 @@ def test_advice_alone_is_code_0(call: Stowhand) -> None:
     assert "The rest is advice" in checked.err
 
 
-def test_the_table_is_named_by_the_programs_own_store_or_options(call: Stowhand, program: str) -> None:
+def test_the_table_is_named_by_a_store_or_options_of_the_program(call: Stowhand, program: str) -> None:
     make(call, "--column", "state=status")
     assert call("table", "check", f"{program}:store").code == 0
     assert call("table", "check", program).code == 0
@@ -150,7 +150,7 @@ def test_the_table_is_named_by_the_programs_own_store_or_options(call: Stowhand,
         (["logs", "1"], "name the table"),
     ],
 )
-def test_what_cannot_be_meant_is_code_2_with_the_reason(
+def test_an_invalid_table_is_code_2_with_the_reason(
     call: Stowhand, program: str, arguments: list[str], said: str
 ) -> None:
     ended = call("table", *(argument.format(program) for argument in arguments))
@@ -159,7 +159,7 @@ def test_what_cannot_be_meant_is_code_2_with_the_reason(
     assert ended.out == ""
 
 
-def test_a_database_that_does_not_answer_is_code_3(call: Stowhand) -> None:
+def test_an_unreachable_database_is_code_3(call: Stowhand) -> None:
     for verb in (["check"], ["logs", "1"]):
         ended = call("table", *verb, "--table", "jobs", "-c", "postgresql://me:hunter2@127.0.0.1:1/none")
         assert ended.code == 3
@@ -179,7 +179,7 @@ LOG = [
 ]
 
 
-def test_logs_are_shown_entry_by_entry_and_drive_no_terminal(call: Stowhand) -> None:
+def test_logs_are_shown_by_entry_and_cannot_control_the_terminal(call: Stowhand) -> None:
     make(call)
     run_sql("insert into jobs (id) values (1), (2)")
     with closing(sqlite3.connect("app.db")) as connection, connection:
@@ -219,7 +219,7 @@ def test_logs_are_found_by_keys_of_text_and_uuid(call: Stowhand, postgres_url: s
             assert "running" in shown.out
 
 
-def test_a_table_that_cannot_be_served_is_told_with_its_ddl_by_whoever_opens_it(call: Stowhand) -> None:
+def test_a_table_that_cannot_be_served_is_refused_with_its_ddl(call: Stowhand) -> None:
     make(call)
     run_sql("drop index jobs_state_process_after; alter table jobs drop column process_after")
     ended = call("table", "logs", 1, "--table", "jobs", "-c", FILE)
@@ -257,7 +257,7 @@ def test_records_are_listed_shown_retried_and_canceled(call: Stowhand) -> None:
     assert call("table", "list", "--state", "odd", *where).code == 2
 
 
-def test_the_last_word_names_the_programs_own_store(call: Stowhand, program: str) -> None:
+def test_the_last_argument_names_the_programs_store(call: Stowhand, program: str) -> None:
     make(call, "--column", "state=status")
     run_sql("insert into jobs (id) values (7)")
     assert call("table", "cancel", "7", f"{program}:store").out == "7: done\n"

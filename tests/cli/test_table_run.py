@@ -84,7 +84,7 @@ def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: st
         (["{}:nothing"], "has no 'nothing'"),
     ],
 )
-def test_what_is_no_worker_is_code_2_with_the_reason(
+def test_an_object_that_is_not_a_worker_is_code_2_with_the_reason(
     call: Stowhand, program: str, arguments: list[str], said: str
 ) -> None:
     ended = call("table", "run", *(argument.format(program) for argument in arguments))

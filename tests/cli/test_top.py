@@ -37,7 +37,7 @@ def fill(url: str) -> None:
     with_store(url, enqueue)
 
 
-def test_the_page_shows_states_tasks_paused_serial_keys_and_who_works(tmp_path: Path) -> None:
+def test_the_page_shows_states_tasks_paused_serial_keys_and_workers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
     done = forked.run([*PROGRAM, "stats", "-c", url], capture_output=True, text=True, check=True)
@@ -49,7 +49,7 @@ def test_the_page_shows_states_tasks_paused_serial_keys_and_who_works(tmp_path: 
     assert "No workers." in done.stdout
 
 
-def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> None:
+def test_on_a_terminal_the_page_is_updated_in_place_until_ctrl_c(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
     ours, theirs = pty.openpty()
@@ -70,7 +70,7 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
     assert b"Traceback" not in said
 
 
-def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_eighty_columns_names_are_cut_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
     amount = BoundedCount(123_456_789)
@@ -83,7 +83,7 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytes
     assert row.count("123456789") == 4
 
 
-def test_of_more_running_jobs_than_are_counted_no_worker_is_idle_for_certain(
+def test_with_more_running_jobs_than_counted_no_worker_counts_as_idle(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = Inspector.figures
@@ -124,12 +124,12 @@ def test_a_page_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
     assert widest(COLUMNS="0") > 80, "no number of columns"
 
 
-def test_after_a_long_look_it_rests_longer() -> None:
+def test_after_a_slow_update_the_pause_is_longer() -> None:
     assert pause_after(duration=0.01, interval=2.0) == 2.0
     assert pause_after(duration=3.0, interval=2.0) == 12.0, "a fifth of the time at most"
 
 
-def test_an_interval_of_nothing_is_refused() -> None:
+def test_an_interval_of_zero_is_refused() -> None:
     done = forked.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--interval" in done.stderr

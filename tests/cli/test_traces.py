@@ -72,7 +72,7 @@ def flags_of(call: Stowhand) -> list[list[str]]:
     return [call("jobs", "show", job["id"], "--json").rows()[0]["flags"] for job in jobs]
 
 
-def test_a_command_stands_in_the_span_of_whoever_has_called_it(
+def test_the_span_of_a_command_is_a_child_of_the_callers(
     call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "crontab").write_text("0 4 * * * hello ?id=nightly\n")
@@ -88,7 +88,7 @@ def test_a_command_stands_in_the_span_of_whoever_has_called_it(
     assert flags_of(call) == [["mine", *carried], carried, carried, [], []]
 
 
-def test_what_a_command_enqueues_has_a_span_that_is_handed_over_before_it_ends(
+def test_the_span_of_an_enqueue_is_exported_before_the_command_exits(
     program: Stowhand, call: Stowhand, folder: Path
 ) -> None:
     call("migrate")
@@ -105,7 +105,7 @@ def test_what_a_command_enqueues_has_a_span_that_is_handed_over_before_it_ends(
     assert [[flag[:-2] for flag in flags] for flags in flags_of(call)] == made
 
 
-def test_a_flow_is_traced_where_it_is_run(program: Stowhand, folder: Path) -> None:
+def test_a_running_flow_is_traced(program: Stowhand, folder: Path) -> None:
     add = "import asyncio, shop; asyncio.run(shop.flow.create_job({}))"
     forked.run([*command()[:1], "-c", add], cwd=folder, check=True)
     words = command("flows", "run", "shop", "--otel")
@@ -118,7 +118,7 @@ def test_a_flow_is_traced_where_it_is_run(program: Stowhand, folder: Path) -> No
     assert [span["name"] for span in spans_of(folder)] == ["run demo/first"]
 
 
-def test_a_command_whose_spans_nobody_takes_ends_all_the_same(program: Stowhand, call: Stowhand, folder: Path) -> None:
+def test_a_command_exits_although_no_exporter_answers(program: Stowhand, call: Stowhand, folder: Path) -> None:
     """The provider's own exit handler waits half a minute for that."""
     call("migrate")
     (folder / "shop.py").write_text(APP + HANGING)

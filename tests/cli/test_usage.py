@@ -73,7 +73,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_mistake_meets_a_suggestion(call: Stowhand, words: tuple[str, ...], suggestion: str) -> None:
+def test_a_typing_mistake_gets_a_suggestion(call: Stowhand, words: tuple[str, ...], suggestion: str) -> None:
     ended = call(*words)
     assert (ended.code, ended.out) == (2, ""), ended.err
     assert suggestion in ended.err
@@ -81,7 +81,7 @@ def test_a_mistake_meets_a_suggestion(call: Stowhand, words: tuple[str, ...], su
     assert "Traceback" not in ended.err
 
 
-def test_all_mistakes_in_the_settings_are_told_at_once(call: Stowhand, folder: Path) -> None:
+def test_all_invalid_settings_are_reported_at_once(call: Stowhand, folder: Path) -> None:
     (folder / "stowhand.toml").write_text("proceses = 2\n")
     ended = call("worker", "-j", "0", "--lease", "0.1")
     assert ended.code == 2
@@ -91,7 +91,7 @@ def test_all_mistakes_in_the_settings_are_told_at_once(call: Stowhand, folder: P
     assert "--lease: 0.1" in ended.err
 
 
-def test_a_worker_without_tasks_teaches(call: Stowhand, folder: Path) -> None:
+def test_a_worker_without_tasks_shows_how_to_write_one(call: Stowhand, folder: Path) -> None:
     (folder / "tasks" / "hello.py").unlink()
     (folder / "tasks").rmdir()
     ended = call("worker")
@@ -100,13 +100,13 @@ def test_a_worker_without_tasks_teaches(call: Stowhand, folder: Path) -> None:
     assert not (folder / "stowhand.db").exists()
 
 
-def test_what_is_typed_cannot_drive_the_terminal(call: Stowhand) -> None:
+def test_an_argument_cannot_control_the_terminal(call: Stowhand) -> None:
     ended = call("worker\x1b[2J")
     assert ended.code == 2
     assert "\x1b" not in ended.err
 
 
-def test_a_store_that_does_not_answer_is_exit_code_3_without_the_password(stowhand: Stowhand) -> None:
+def test_an_unreachable_store_is_code_3_without_the_password(stowhand: Stowhand) -> None:
     ended = stowhand("jobs", "list", "-c", "postgresql://me:hunter2@127.0.0.1:1/nothing")
     assert ended.code == 3, ended.err
     assert "hunter2" not in ended.err
@@ -123,9 +123,7 @@ def test_ctrl_c_is_130_and_no_traceback(call: Stowhand, monkeypatch: pytest.Monk
     assert (ended.code, ended.out, ended.err.strip()) == (130, "", "")
 
 
-def test_a_mistake_of_ours_is_a_traceback_without_passwords_and_code_1(
-    call: Stowhand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_is_a_traceback_without_passwords_and_code_1(call: Stowhand, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("postgresql://me:hunter2@h/d")
 
@@ -153,7 +151,7 @@ async def send(to: str) -> None: ...
 
 
 @pytest.mark.parametrize("words", [("shop:app",), ("shop",), ("-A", "shop:app"), ("--app", "shop:app")], ids=" ".join)
-def test_a_worker_takes_its_app_as_a_word_or_as_an_option(
+def test_a_worker_takes_its_app_as_an_argument_or_an_option(
     call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     (folder / "shop.py").write_text(SHOP)
@@ -163,7 +161,7 @@ def test_a_worker_takes_its_app_as_a_word_or_as_an_option(
     assert "(task names: 'send')" in ended.err
 
 
-def test_an_app_is_named_once(call: Stowhand) -> None:
+def test_two_apps_are_refused(call: Stowhand) -> None:
     for command in ("worker", "dev"):
         ended = call(command, "shop:app", "-A", "other:app")
         assert ended.code == 2

@@ -96,7 +96,7 @@ def test_an_open_page_does_not_keep_it_from_stopping(folder: Path, stowhand: Sto
     assert process.returncode == 0
 
 
-def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
+def test_a_used_port_names_another_option(stowhand: Stowhand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         alone = stowhand("web", "--port", port)
@@ -108,7 +108,7 @@ def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
         assert "the dashboard did not start; see the error above" in beside.err
 
 
-def test_a_driver_that_is_missing_is_said_at_once(folder: Path) -> None:
+def test_a_missing_driver_is_reported_at_once(folder: Path) -> None:
     (folder / "psycopg.py").write_text("raise ImportError('not installed')\n")
     result = forked.run(
         command("web", "--port", "0", "--connection", "postgresql://localhost/none"),
@@ -129,7 +129,7 @@ def test_a_driver_that_is_missing_is_said_at_once(folder: Path) -> None:
         (("--public-url", "https://example.com/jobs%20admin"), "https://example.com/jobs%20admin/", "/jobs%20admin/"),
     ],
 )
-def test_a_prefix_with_a_blank_leads_there(
+def test_a_prefix_with_a_blank_works(
     folder: Path, stowhand: Stowhand, options: tuple[str, str], said: str, path: str
 ) -> None:
     stowhand("migrate")
@@ -144,7 +144,7 @@ def test_a_prefix_with_a_blank_leads_there(
         assert ended(process) == 0
 
 
-def test_a_dashboard_beside_a_worker_is_a_process_that_ends_with_it(folder: Path, stowhand: Stowhand) -> None:
+def test_a_dashboard_beside_a_worker_is_a_process_that_stops_with_it(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
     process, url = started(folder, "worker", "--web", "0")
     try:
@@ -157,7 +157,7 @@ def test_a_dashboard_beside_a_worker_is_a_process_that_ends_with_it(folder: Path
         process.kill()
 
 
-def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, stowhand: Stowhand) -> None:
+def test_a_dashboard_beside_a_worker_is_restarted_when_it_dies(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
     process, url = started(folder, "worker", "--web", "0")
     try:
@@ -173,7 +173,7 @@ def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, st
         assert ended(process) == 0
 
 
-def test_a_worker_goes_on_beside_a_dashboard_that_dies_while_starting(folder: Path, stowhand: Stowhand) -> None:
+def test_a_worker_continues_when_its_dashboard_dies_at_the_start(folder: Path, stowhand: Stowhand) -> None:
     """Its first process is killed before it answers, as by a lack of memory."""
     stowhand("migrate")
     (folder / "sitecustomize.py").write_text(DIES_ONCE)
@@ -204,7 +204,7 @@ def token_in(said: str) -> str:
     return said.partition('name="token" value="')[2].partition('"')[0]
 
 
-def test_a_person_signs_in_by_the_link_in_the_file_and_acts(folder: Path, stowhand: Stowhand) -> None:
+def test_a_visitor_signs_in_with_the_link_in_the_file_and_acts(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
     stowhand("enqueue", "hello", "{}")
     process, url = started(folder, "web", "--port", "0", "--allow-actions")
@@ -235,9 +235,7 @@ def test_a_person_signs_in_by_the_link_in_the_file_and_acts(folder: Path, stowha
     assert session.partition("=")[2] not in log
 
 
-def test_a_proxy_that_is_named_says_who_comes(
-    folder: Path, stowhand: Stowhand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trusted_proxy_names_the_visitor(folder: Path, stowhand: Stowhand, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the nginx of the page sends; and FORWARDED_ALLOW_IPS opens nothing."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     stowhand("migrate")
@@ -292,7 +290,7 @@ def test_a_proxy_that_is_named_says_who_comes(
         (("--tls-key", "key.pem"), "--tls-cert"),
     ],
 )
-def test_another_address_is_refused_unless_somebody_says_who_comes(
+def test_a_public_address_is_refused_without_identification(
     call: Stowhand, options: tuple[str, ...], words: str
 ) -> None:
     ended = call("web", "--port", "0", *options)
@@ -307,7 +305,7 @@ stowhand.web.reader.Reader.amounts = amounts
 
 
 @pytest.mark.parametrize("words", [("web", "--port", "0"), ("worker", "--web", "0")], ids=["alone", "beside a worker"])
-def test_a_bug_in_a_page_is_in_the_log(
+def test_a_bug_in_a_page_is_logged(
     words: tuple[str, ...], folder: Path, stowhand: Stowhand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stowhand("migrate")

@@ -45,7 +45,7 @@ def test_the_readme_from_schema_to_success(stowhand: Stowhand, store: str) -> No
     assert (done["id"], done["attempts"]) == (1, 1)
 
 
-def test_a_failure_is_an_error_line_and_once_still_ends_with_0(stowhand: Stowhand) -> None:
+def test_a_failed_job_is_an_error_line_and_once_ends_with_0(stowhand: Stowhand) -> None:
     stowhand("migrate")
     stowhand("enqueue", "hello", '{"wrong": 1}', "--max-attempts", 1)
     worked = stowhand("worker", "--once", "--log-format", "json")
@@ -60,7 +60,7 @@ def test_a_failure_is_an_error_line_and_once_still_ends_with_0(stowhand: Stowhan
     assert "KeyError" in row["last_error"]
 
 
-def test_the_environment_names_the_store_and_the_default_is_said(stowhand: Stowhand, folder: Path) -> None:
+def test_the_environment_names_the_store_and_the_default_is_logged(stowhand: Stowhand, folder: Path) -> None:
     assert "stowhand.db" in stowhand("worker", "--once").err.splitlines()[0]
     named = stowhand("worker", "--once", STOWHAND_CONNECTION="sqlite:///other.db")
     assert "(STOWHAND_CONNECTION)" in named.err.splitlines()[0]
@@ -87,7 +87,7 @@ def test_a_signal_ends_an_idle_worker_with_0(folder: Path, number: signal.Signal
     assert "Stopped" in rest
 
 
-def test_a_reader_that_goes_away_is_no_error(folder: Path, stowhand: Stowhand) -> None:
+def test_a_closed_pipe_is_not_an_error(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
     stowhand("enqueue", "hello")
     read, write = os.pipe()
@@ -100,7 +100,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path, stowhand: Stowhand) -
     assert done.returncode == 141
 
 
-def test_a_file_that_is_no_database_is_one_readable_line(stowhand: Stowhand, folder: Path) -> None:
+def test_a_file_that_is_not_a_database_is_one_readable_line(stowhand: Stowhand, folder: Path) -> None:
     (folder / "stowhand.db").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
     ended = stowhand("jobs", "list")
     assert ended.code in (1, 3), ended.err
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_database_is_one_readable_line(stowhand: Stowhand, fol
     ],
     ids=["of before the first release", "another baseline", "too new"],
 )
-def test_a_schema_of_another_time_is_code_4_with_the_way_out(
+def test_a_schema_of_another_version_is_code_4_with_advice(
     stowhand: Stowhand, folder: Path, change: str, way_out: str
 ) -> None:
     stowhand("migrate")
@@ -133,19 +133,19 @@ def test_a_schema_of_another_time_is_code_4_with_the_way_out(
         assert way_out in ended.out + ended.err
 
 
-def test_a_traceback_is_for_those_who_ask(stowhand: Stowhand) -> None:
+def test_a_traceback_is_shown_only_on_request(stowhand: Stowhand) -> None:
     assert "Traceback" not in stowhand("jobs", "list").err
     assert "Traceback" in stowhand("jobs", "list", STOWHAND_DEBUG="1").err
     assert "Traceback" in stowhand("jobs", "list", "--log-level", "debug").err
 
 
-def test_the_version_is_told_without_importing_a_driver_or_the_settings() -> None:
+def test_the_version_is_printed_without_importing_a_driver_or_the_settings() -> None:
     loaded = modules_after("from stowhand.cli.program import run; run(['--version']); run(['--help'])")
     assert "click" in loaded
     assert not {"psycopg", "sqlite3", "asyncio", "msgspec"} & loaded
 
 
-def test_jobs_with_a_forbidden_flag_are_left_alone(stowhand: Stowhand, store: str) -> None:
+def test_a_worker_does_not_run_jobs_with_a_forbidden_flag(stowhand: Stowhand, store: str) -> None:
     stowhand("worker", "--schema-only", "-c", store)
     for number, flag in enumerate(("slow", "other", "fine"), start=1):
         assert stowhand("enqueue", "hello", '{"name": "Ada"}', "--flag", flag, "-c", store).out == f"{number}\n"

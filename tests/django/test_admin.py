@@ -25,7 +25,9 @@ def browser(site: None) -> Iterator[Browser]:
     def sign_in(*permissions: str, staff: bool = True) -> Client:
         user = User.objects.create_user(f"somebody {len(made)}", password="x", is_staff=staff)
         made.append(user)
-        user.user_permissions.set(Permission.objects.filter(content_type__app_label="stowhand", codename__in=permissions))
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="stowhand", codename__in=permissions)
+        )
         assert user.user_permissions.count() == len(permissions)
         client = Client(enforce_csrf_checks=True)
         client.force_login(user)
@@ -48,25 +50,25 @@ def job(site: None) -> Any:
     drain(result.task.get_backend())
 
 
-def test_the_admin_has_an_entry_for_who_may_look(browser: Browser) -> None:
+def test_the_admin_has_an_entry_for_visitors_with_the_permission(browser: Browser) -> None:
     assert HOME in browser("view_job").get("/admin/").content.decode()
     assert HOME not in browser().get("/admin/").content.decode()
 
 
-def test_every_page_leads_back_to_the_admin(browser: Browser, job: Any) -> None:
+def test_every_page_links_back_to_the_admin(browser: Browser, job: Any) -> None:
     for page in ("", "jobs", f"job?id={job.id}"):
         shown = browser("view_job").get(HOME + page).content.decode()
         assert '<a class="home" href="/admin/">Back to the administration</a>' in shown
 
 
-def test_who_may_not_look_sees_nothing(browser: Browser, job: Any) -> None:
+def test_without_the_permission_nothing_is_shown(browser: Browser, job: Any) -> None:
     assert browser().get(HOME).status_code == 403
     assert browser("payloads_job", "change_job").get(f"{HOME}jobs").status_code == 403
     outside = browser("view_job", staff=False).get(HOME)
     assert (outside.status_code, "/admin/login/" in outside["location"]) == (302, True)
 
 
-def test_payloads_are_shown_to_who_may_see_them(browser: Browser, job: Any) -> None:
+def test_payloads_need_their_permission(browser: Browser, job: Any) -> None:
     page = f"{HOME}job?id={job.id}"
     plain, whole = (
         browser(*given).get(page).content.decode().replace("<wbr>", "")
@@ -77,7 +79,7 @@ def test_payloads_are_shown_to_who_may_see_them(browser: Browser, job: Any) -> N
     assert "4711" in whole
 
 
-def test_links_and_styles_stay_below_the_entry(browser: Browser, job: Any) -> None:
+def test_links_and_assets_stay_below_the_entry(browser: Browser, job: Any) -> None:
     client = browser("view_job")
     found = client.get(f"{HOME}jobs").content.decode()
     local = re.findall(r'(?:href|src)="(/[^"]*)"', found)
@@ -87,7 +89,7 @@ def test_links_and_styles_stay_below_the_entry(browser: Browser, job: Any) -> No
     assert client.get(style)["content-type"] == "text/css; charset=utf-8"
 
 
-def test_who_may_change_jobs_cancels_one_with_the_token_of_the_form(browser: Browser, job: Any) -> None:
+def test_a_visitor_with_the_permission_cancels_a_job_with_the_forms_token(browser: Browser, job: Any) -> None:
     client = browser("view_job", "change_job")
     page = client.get(f"{HOME}job?id={job.id}").content.decode()
     (token,) = set(re.findall(r'name="token" value="([0-9a-f]+)"', page))
@@ -99,13 +101,13 @@ def test_who_may_change_jobs_cancels_one_with_the_token_of_the_form(browser: Bro
     assert job.status == "FAILED"
 
 
-def test_without_the_extra_web_the_entry_says_what_to_install(browser: Browser) -> None:
+def test_without_the_extra_web_the_entry_names_the_extra(browser: Browser) -> None:
     with mock.patch.dict(sys.modules, {"stowhand.django.dashboard": None}):
         found = browser("view_job").get(HOME)
     assert (found.status_code, "pip install 'stowhand[web]'" in found.content.decode()) == (501, True)
 
 
-def test_a_page_has_no_stream_of_changes_here_and_fetches_itself_again(browser: Browser, job: Any) -> None:
+def test_a_page_has_no_stream_and_reloads_itself(browser: Browser, job: Any) -> None:
     client = browser("view_job", "change_job")
     assert client.get(HOME, headers={"accept": "text/event-stream"}).status_code == 204
     assert client.get(HOME)["refresh"] == "5"
@@ -115,7 +117,7 @@ def test_a_page_has_no_stream_of_changes_here_and_fetches_itself_again(browser: 
     assert "refresh" not in reader.get(f"{HOME}job?id={job.id}"), "what is opened there would be closed"
 
 
-def test_a_site_below_any_path_gives_the_cookie_of_its_forms(browser: Browser, job: Any) -> None:
+def test_a_site_below_any_path_sets_the_cookie_of_its_forms(browser: Browser, job: Any) -> None:
     reply = browser("view_job", "change_job").get(f"{HOME}jobs", SCRIPT_NAME="/b\u00c3\u00bcro")
     assert 'action="/b%C3%BCro/admin/stowhand/job/act"' in reply.content.decode()
     (visit,) = [one for name, one in reply.cookies.items() if "stowhand-visit" in name]

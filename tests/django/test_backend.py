@@ -49,7 +49,7 @@ def test_a_job_exists_when_the_transaction_commits(backend: StowhandBackend, sho
     assert found == result
 
 
-def test_a_job_is_gone_with_the_transaction(backend: StowhandBackend, shop: Any) -> None:
+def test_a_rolled_back_transaction_removes_its_job(backend: StowhandBackend, shop: Any) -> None:
     with transaction.atomic(using=backend.alias):
         result = shop.add.using(backend=backend.alias).enqueue(1)
         transaction.set_rollback(True, using=backend.alias)
@@ -77,7 +77,7 @@ def test_without_a_transaction_the_backend_opens_one(backend: StowhandBackend, s
     assert backend.get_result(result.id).args == [1]
 
 
-def test_a_result_is_found_by_its_id_as_a_number_too(backend: StowhandBackend, shop: Any) -> None:
+def test_a_result_is_found_by_a_number(backend: StowhandBackend, shop: Any) -> None:
     """A path of a view has it as one: ``<int:id>``."""
     result = shop.add.using(backend=backend.alias).enqueue(1)
     number: Any = int(result.id)
@@ -88,20 +88,20 @@ def test_a_result_is_found_by_its_id_as_a_number_too(backend: StowhandBackend, s
             backend.get_result(absent)
 
 
-def test_absent_tables_are_told_with_the_database_that_is_to_be_migrated(site: None) -> None:
+def test_missing_tables_name_the_database_to_migrate(site: None) -> None:
     database = Database("postgres", StoreOptions(schema="no_such_schema"))
     with pytest.raises(SchemaMissing, match="migrate --database postgres"):
         database.enqueue(NewJob(task="t"))
 
 
-def test_a_database_that_is_not_there_is_told_with_those_that_are(site: None) -> None:
+def test_an_unknown_database_names_the_known_ones(site: None) -> None:
     database = Database("postgre", StoreOptions())
     for ask in (lambda: database.url, lambda: database.transaction().__enter__()):
         with pytest.raises(ConfigurationError, match="'postgre', which DATABASES lacks; name one of 'default'"):
             ask()
 
 
-def test_a_worker_takes_the_role_that_the_project_assumes(site: None) -> None:
+def test_a_worker_uses_the_role_that_the_project_assumes(site: None) -> None:
     database, given = Database("postgres", StoreOptions()), connections["postgres"].settings_dict
     role = r"an owner\of it"
     assumed = {"assume_role": role, "options": "-c statement_timeout=7s"}
@@ -117,7 +117,7 @@ def test_a_worker_takes_the_role_that_the_project_assumes(site: None) -> None:
             cursor.execute(f'drop role "{role}"')
 
 
-def test_it_is_enqueued_from_a_coroutine(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_is_enqueued_from_a_coroutine(backend: StowhandBackend, shop: Any) -> None:
     async def enqueue() -> Any:
         result = await shop.add_later.using(backend=backend.alias).aenqueue(4)
         return await backend.aget_result(result.id)
@@ -147,7 +147,7 @@ def test_djangos_own_decorator_takes_the_options(site: None) -> None:
 
 
 @pytest.mark.parametrize("key", ["{1}", "text"])
-def test_a_key_of_one_call_is_any_text(backend: StowhandBackend, shop: Any, key: str) -> None:
+def test_the_key_of_a_call_may_be_any_text(backend: StowhandBackend, shop: Any, key: str) -> None:
     """Also one with a brace, or the name of a parameter."""
     result = shop.report.using(backend=backend.alias, key=key).enqueue("a")
     job = backend.database.jobs.get(int(result.id))
@@ -155,13 +155,13 @@ def test_a_key_of_one_call_is_any_text(backend: StowhandBackend, shop: Any, key:
     assert job.key == key
 
 
-def test_modules_that_the_options_name_are_known_too(site: None) -> None:
+def test_tasks_of_modules_in_the_options_are_known(site: None) -> None:
     place = "tests.django.site.shop.elsewhere"
     for named in (place, "tests.django.site.shop.*"):
         assert f"{place}.lost" in StowhandBackend("default", {"OPTIONS": {"modules": [named]}}).known()
 
 
-def test_workers_are_as_many_as_attempts(backend: StowhandBackend, shop: Any) -> None:
+def test_a_result_has_a_worker_for_each_attempt(backend: StowhandBackend, shop: Any) -> None:
     """Of more than the last ten no name is kept."""
     enqueued = backend.database.jobs.get(int(shop.add.using(backend=backend.alias).enqueue(1).id))
     assert enqueued is not None
@@ -170,7 +170,7 @@ def test_workers_are_as_many_as_attempts(backend: StowhandBackend, shop: Any) ->
     assert result_of(job, tries, shop.add, backend.alias).worker_ids == ["unknown", "v", "w"]
 
 
-def test_what_is_larger_comes_first(backend: StowhandBackend, shop: Any) -> None:
+def test_the_largest_priority_runs_first(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias, priority=50).enqueue(1)
     job = backend.database.jobs.get(int(result.id))
     assert job is not None
@@ -184,7 +184,7 @@ def test_a_job_waits_for_its_time(backend: StowhandBackend, shop: Any) -> None:
     assert backend.get_result(result.id).task.run_after == later
 
 
-def test_a_task_of_a_module_that_no_worker_imports_is_refused(backend: StowhandBackend) -> None:
+def test_a_task_that_no_worker_imports_is_refused(backend: StowhandBackend) -> None:
     from tests.django.site.shop import elsewhere
 
     with pytest.raises(InvalidTask, match=r"would never run.*'tests.django.site.shop.elsewhere'"):
@@ -204,15 +204,13 @@ def test_without_a_list_of_queues_a_call_may_name_any(site: None, shop: Any) -> 
     assert backend.enqueue(shop.add.using(queue_name="heavy"), [1], {}).task.queue_name == "heavy"
 
 
-def test_an_argument_that_is_no_json_is_refused(backend: StowhandBackend, shop: Any) -> None:
+def test_an_argument_that_is_not_json_is_refused(backend: StowhandBackend, shop: Any) -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         shop.add.using(backend=backend.alias).enqueue(object())
 
 
 @pytest.mark.parametrize("wrong", [b"raw", {1: "a"}, [{"a": b"raw"}]], ids=repr)
-def test_an_argument_that_would_arrive_as_another_type_is_refused(
-    backend: StowhandBackend, shop: Any, wrong: object
-) -> None:
+def test_an_argument_that_json_would_change_is_refused(backend: StowhandBackend, shop: Any, wrong: object) -> None:
     """Django makes text of bytes, and JSON makes text of keys; a tuple may arrive as a list, an enum as its text."""
     task = shop.add.using(backend=backend.alias)
     with pytest.raises(InvalidJob, match=r"add: args\[1\].* would arrive as text; give text"):
@@ -239,7 +237,7 @@ def test_arguments_that_the_function_does_not_take_are_refused_as_by_a_call(
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "-1", "123456789012345678901", "1.5"])
-def test_an_id_that_is_none_has_no_result(backend: StowhandBackend, wrong: str) -> None:
+def test_an_invalid_id_has_no_result(backend: StowhandBackend, wrong: str) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(wrong)
 

@@ -26,7 +26,7 @@ def found(options: dict[str, Any], **database: Any) -> list[str]:
     return [one.id for one in messages if one.hint or one.id in ("stowhand.E003", "stowhand.E004")]
 
 
-def test_what_is_right_is_said_nothing_of(site: None) -> None:
+def test_valid_settings_have_no_findings(site: None) -> None:
     assert found({}) == []
     assert found({}, init_command="PRAGMA journal_mode = WAL;") == []
 
@@ -46,12 +46,12 @@ def test_a_database_that_is_not_there(site: None) -> None:
     assert found({"database": "orders"}) == ["stowhand.E001"]
 
 
-def test_an_app_that_is_not_installed(site: None) -> None:
+def test_a_missing_app_is_an_error(site: None) -> None:
     with override_settings(INSTALLED_APPS=["tests.django.site.shop"]):
         assert found({}) == ["stowhand.E002"]
 
 
-def test_a_module_that_cannot_be_imported(site: None) -> None:
+def test_a_module_that_cannot_be_imported_is_an_error(site: None) -> None:
     assert found({"modules": ["shop.nowhere"]}) == ["stowhand.E004"]
 
 
@@ -63,7 +63,7 @@ def test_postgresql_without_a_driver_that_jobs_can_use(site: None) -> None:
     assert (one.id, "need psycopg 3" in one.msg) == ("stowhand.E003", True)
 
 
-def test_a_setting_that_means_nothing(site: None) -> None:
+def test_an_unknown_setting_is_a_warning(site: None) -> None:
     given = {"BACKEND": "stowhand.django.StowhandBackend", "QUEUE": ["heavy"]}
     with override_settings(TASKS={"default": given}):
         assert found({}) == ["stowhand.W003"]
@@ -85,12 +85,12 @@ ADD = "tests.django.site.shop.tasks.add"
         ("0 3 * * *", ADD),
     ],
 )
-def test_what_recurs_and_is_wrong(site: None, item: object) -> None:
+def test_an_invalid_recurring_task_is_an_error(site: None, item: object) -> None:
     assert found({"cron": {"nightly": item}}) == ["stowhand.E005"]
     assert found({"cron": {"nightly": ["0 3 * * *", ADD, {"one": 1}]}}) == []
 
 
-def test_what_recurs_and_is_wrong_is_said_without_a_line_of_djangos(site: None) -> None:
+def test_errors_of_recurring_tasks_have_no_line_of_django(site: None) -> None:
     (one,) = StowhandBackend("default", {"OPTIONS": {"cron": {"nightly": ("at three", ADD, {"one": 1})}}}).check()[-1:]
     assert one.msg.startswith("TASKS['default']: OPTIONS['cron']['nightly']: App.cron (nightly): match 'at three'")
     (one,) = StowhandBackend("default", {"OPTIONS": {"cron": {"nightly": ("0 3 * * *", ADD, {"on": 1})}}}).check()[-1:]
@@ -109,11 +109,11 @@ def test_what_recurs_and_is_wrong_is_said_without_a_line_of_djangos(site: None) 
         ({"OPTIONS": None}, "['OPTIONS']: a NoneType given; give {'database': 'default'}"),
     ],
 )
-def test_what_django_would_fail_over_is_named(site: None, params: dict[str, Any], said: str) -> None:
+def test_settings_on_which_django_would_fail_are_named(site: None, params: dict[str, Any], said: str) -> None:
     _is_told(StowhandBackend("default", params), re.escape(f"TASKS['default']{said}"))
 
 
-def test_a_queue_that_no_job_may_have(site: None) -> None:
+def test_an_invalid_queue_name_is_an_error(site: None) -> None:
     task = import_string(ADD)
     queue = task.queue_name
     object.__setattr__(task, "queue_name", "q" * 129)
@@ -137,7 +137,7 @@ def test_a_queue_that_no_job_may_have(site: None) -> None:
         ({"schema": 3}, r"schema: an int given"),
     ],
 )
-def test_an_option_that_cannot_be_read(site: None, option: dict[str, object], said: str) -> None:
+def test_an_invalid_option_is_an_error(site: None, option: dict[str, object], said: str) -> None:
     _is_told(StowhandBackend("default", {"OPTIONS": option}), rf"TASKS\['default'\]\['OPTIONS'\]: {said}")
 
 

@@ -28,7 +28,7 @@ Status = TaskResultStatus
 PATIENCE = 60.0
 
 
-def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, shop: Any) -> None:
+def test_the_command_uses_the_store_of_the_project(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias, priority=1).enqueue(1)
     ended = forked.run(
         words(backend, "jobs", "list", "--json"),
@@ -43,7 +43,7 @@ def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, 
     assert shop.add.module_path in ended.stdout
 
 
-def test_a_worker_of_the_command_serves_the_queues_that_it_is_given(site: None, shop: Any) -> None:
+def test_a_worker_of_the_command_serves_the_named_queues(site: None, shop: Any) -> None:
     backend = task_backends["default"]
     drain(backend)
     results = [task.enqueue(1) for task in (shop.add.using(queue_name="heavy"), shop.add)]
@@ -60,7 +60,7 @@ def test_a_worker_of_the_command_serves_the_queues_that_it_is_given(site: None, 
     assert [result.is_finished for result in results] == [True, False]
 
 
-def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_added_by_the_command_has_the_options_of_its_task(backend: StowhandBackend, shop: Any) -> None:
     ended = forked.run(
         words(backend, "enqueue", shop.report.module_path), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -70,13 +70,13 @@ def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBa
     assert (job.max_attempts, job.key) == (3, "the report")
 
 
-def test_a_job_that_a_schedule_makes_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
+def test_a_scheduled_job_has_the_options_of_its_task(backend: StowhandBackend, shop: Any) -> None:
     declared = app_of(backend).registry.complete_foreign_job(NewJob(task=shop.report.module_path))
     assert (declared.max_attempts, declared.key) == (3, "the report")
     assert options_of(shop.report.using(priority=30))["priority"] == -30
 
 
-def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_backend_is_reported(site: None, capsys: pytest.CaptureFixture[str]) -> None:
     with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
         Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--backend", "postgre"])
     assert ended.value.code == 2
@@ -86,7 +86,7 @@ def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("arguments", [["jobs", "lst"], ["jobs", "explain"], ["worker", "--wep"]])
-def test_what_is_mistyped_is_told_under_the_name_it_is_called_by(
+def test_errors_name_the_command_as_it_was_called(
     site: None, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
@@ -96,7 +96,7 @@ def test_what_is_mistyped_is_told_under_the_name_it_is_called_by(
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_what_it_tells_to_run_is_a_command_of_this_project(
+def test_advice_names_commands_of_this_project(
     backend: StowhandBackend, shop: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The plain ``stowhand`` would act on another store."""
@@ -107,7 +107,7 @@ def test_what_it_tells_to_run_is_a_command_of_this_project(
         assert "manage.py stowhand worker" in capsys.readouterr().out
 
 
-def test_processes_that_it_starts_look_where_django_was_told_to(site: None, tmp_path: Path) -> None:
+def test_child_processes_find_the_settings_of_django(site: None, tmp_path: Path) -> None:
     given = [f"--pythonpath={tmp_path}", "--settings", "tests.django.site.settings"]
     with mock.patch.dict(os.environ, PYTHONPATH="elsewhere"):
         with pytest.raises(SystemExit) as ended:

@@ -46,7 +46,7 @@ def declared(app: App) -> Any:
 
 
 @pytest.mark.parametrize("alias", KINDS, indirect=True)
-def test_the_job_is_part_of_what_atomic_commits(alias: str, app: App) -> None:
+def test_atomic_commits_the_job(alias: str, app: App) -> None:
     tell = declared(app)
     with transaction.atomic(using=alias), CaptureQueriesContext(connections[alias]) as queries:
         first = tell.enqueue_in(connections[alias], GIVEN)
@@ -68,7 +68,7 @@ def test_the_job_is_part_of_what_atomic_commits(alias: str, app: App) -> None:
 
 
 @pytest.mark.parametrize("alias", KINDS, indirect=True)
-def test_outside_of_atomic_it_is_refused_unless_its_owner_commits_by_hand(alias: str, app: App) -> None:
+def test_outside_of_atomic_an_enqueue_needs_manual_commits(alias: str, app: App) -> None:
     tell = declared(app)
     with pytest.raises(ConfigurationError, match=rf"transaction\.atomic\(using='{alias}'\)"):
         tell.enqueue_in(connections[alias], GIVEN)
@@ -93,14 +93,14 @@ def test_a_connection_to_another_database_is_refused(alias: str, app: App) -> No
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-def test_the_proxy_of_the_default_connection_is_one_too(alias: str, app: App) -> None:
+def test_the_proxy_of_the_default_connection_is_recognized(alias: str, app: App) -> None:
     with transaction.atomic():
         job = app.enqueue_in(connection, NewJob(task="tell"))
     assert app.sync.get(job.id) is not None
 
 
 @pytest.mark.parametrize("alias", ["postgres"], indirect=True)
-def test_a_transaction_that_has_failed_says_so_in_djangos_words(alias: str, app: App) -> None:
+def test_a_failed_transaction_raises_djangos_error(alias: str, app: App) -> None:
     def goes_on() -> None:
         with transaction.atomic(using=alias):
             with suppress(ProgrammingError), connections[alias].cursor() as cursor:
@@ -112,7 +112,7 @@ def test_a_transaction_that_has_failed_says_so_in_djangos_words(alias: str, app:
 
 
 @pytest.mark.usefixtures("site")
-def test_in_a_test_in_memory_the_job_is_there_after_the_commit() -> None:
+def test_in_a_test_in_memory_the_job_exists_after_the_commit() -> None:
     app = App(store=MemoryStore(hears_commits=True))
     tell = declared(app)
     with transaction.atomic():

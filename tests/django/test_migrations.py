@@ -86,7 +86,7 @@ def test_a_migration_installs_the_newest_schema(empty: Any) -> None:
     assert empty.get_result(enqueue(empty)).args == [1]
 
 
-def test_stowhand_migrate_before_it_and_behind_it(empty: Any) -> None:
+def test_stowhand_migrate_runs_before_or_after_the_migration(empty: Any) -> None:
     install(empty)
     kept = enqueue(empty)
     migrate(empty)
@@ -97,7 +97,7 @@ def test_stowhand_migrate_before_it_and_behind_it(empty: Any) -> None:
     assert installed == expected
 
 
-def test_it_is_not_taken_back_while_jobs_are_there(empty: Any) -> None:
+def test_the_migration_is_not_reversed_while_jobs_exist(empty: Any) -> None:
     migrate(empty)
     enqueue(empty)
     with pytest.raises(IrreversibleError, match="1 jobs are not finished"):
@@ -105,7 +105,7 @@ def test_it_is_not_taken_back_while_jobs_are_there(empty: Any) -> None:
     assert status(empty)[0] is not None
 
 
-def test_taken_back_it_leaves_nothing(empty: Any) -> None:
+def test_the_reversed_migration_leaves_nothing(empty: Any) -> None:
     migrate(empty)
     migrate(empty, "zero")
     connections[empty.database.alias].close()
@@ -126,7 +126,7 @@ def test_tables_of_another_baseline_are_refused_until_they_are_removed(empty: An
     assert installed == expected
 
 
-def test_there_is_nothing_to_make_a_migration_of(site: None) -> None:
+def test_makemigrations_finds_nothing_to_do(site: None) -> None:
     call_command("makemigrations", "stowhand", check=True, dry_run=True, verbosity=0)
 
 
@@ -150,7 +150,7 @@ def test_a_database_without_jobs_gets_no_tables(site: None, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("alias", Kinds)
 @pytest.mark.parametrize("all_rows", [False, True])
-def test_dumpdata_passes_over_jobs(site: None, alias: str, all_rows: bool) -> None:
+def test_dumpdata_leaves_jobs_out(site: None, alias: str, all_rows: bool) -> None:
     out = io.StringIO()
     call_command("dumpdata", "stowhand", "shop", database=alias, use_base_manager=all_rows, stdout=out)
     assert "stowhand" not in out.getvalue()

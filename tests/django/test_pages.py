@@ -48,7 +48,7 @@ TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
 
 
 @pytest.mark.parametrize("page", ["use-it-from-django", "come-from-django-tasks"])
-def test_what_a_page_shows_is_so(page: str, tmp_path: Path) -> None:
+def test_code_on_pages_works(page: str, tmp_path: Path) -> None:
     files, sessions = dict(BEGUN), []
     for place, text in _BLOCK.findall((ROOT / "docs" / "how-to" / f"{page}.md").read_text()):
         if place == "manage.py shell":

@@ -76,13 +76,13 @@ def test_a_job_is_enqueued_claimed_and_settled(queue: PostgresOnConnection, conn
     assert (found.state, found.result, found.attempts) == (State.COMPLETED, [1], 2)
 
 
-def test_its_transaction_decides(queue: PostgresOnConnection, connection: Any) -> None:
+def test_the_job_commits_or_rolls_back_with_its_transaction(queue: PostgresOnConnection, connection: Any) -> None:
     job_id = enqueue(connection, NewJob(task=TASK))
     connection.rollback()
     assert queue.get(job_id) is None
 
 
-def test_the_schema_is_installed_on_it(queue: PostgresOnConnection, connection: Any) -> None:
+def test_the_schema_can_be_installed_on_djangos_connection(queue: PostgresOnConnection, connection: Any) -> None:
     other = PostgresOnConnection(connection.cursor, lambda: connection, StoreOptions(schema="of psycopg2"))
     other.install()
     assert other.live() == 0

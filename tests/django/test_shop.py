@@ -123,7 +123,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Databa
         yield found
 
 
-def test_orders_mail_and_the_nightly_report(shop: Shop) -> None:
+def test_the_shop_handles_orders_mail_and_the_nightly_report(shop: Shop) -> None:
     shop.until("/reports", lambda found: found == {})
     made = shop.get("/orders", item="lamp", email="somebody@example.com")["order"]
     with pytest.raises(HTTPError, match="400"):
@@ -175,7 +175,7 @@ def running(shop: Shop, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], 
 
 
 @pytest.mark.rare
-def test_two_processes_share_the_work_and_say_each_line_once(debugged: Shop) -> None:
+def test_two_processes_share_the_work_and_log_each_line_once(debugged: Shop) -> None:
     """With DEBUG Django writes the lines of `django.tasks` itself, if nobody stops it."""
     with running(debugged, "worker", "--once", "--processes", "2") as (process, _):
         assert process.wait(PATIENCE) == 0
@@ -195,7 +195,7 @@ def test_the_dashboard_of_the_project_is_shown(debugged: Shop) -> None:
 
 
 @pytest.mark.rare
-def test_while_one_writes_a_mistake_is_told_of_and_mended(debugged: Shop) -> None:
+def test_a_mistake_while_editing_is_reported_until_it_is_fixed(debugged: Shop) -> None:
     with running(debugged, "dev", "--port", "0") as (process, until_it_says):
         until_it_says("(shop.tasks.report) with success")
         debugged.change("shop/tasks.py", lambda text: f"1 / 0\n{text}")
@@ -209,7 +209,7 @@ def test_while_one_writes_a_mistake_is_told_of_and_mended(debugged: Shop) -> Non
         assert process.wait(PATIENCE) in (0, 130)
 
 
-def test_its_settings_and_its_migrations_are_in_order(tmp_path: Path) -> None:
+def test_the_settings_and_migrations_of_the_shop_are_valid(tmp_path: Path) -> None:
     project = Shop(tmp_path, plain())
     assert "no issues" in project.run("check", "--fail-level", "WARNING")
     project.run("makemigrations", "--check")

@@ -36,14 +36,14 @@ class InATestCase(TestCase):
         for alias in DATABASES:
             drain(alias, raises=False)
 
-    def test_what_is_due_runs_with_what_it_enqueues(self) -> None:
+    def test_due_jobs_run_with_the_jobs_that_they_enqueue(self) -> None:
         result = shop().place.enqueue("an order")
         assert len(drain()) == 2
         result.refresh()
         assert result.status == Status.SUCCESSFUL
         assert result.worker_ids == ["drain"]
 
-    def test_an_outcome_that_is_raised_is_the_returned_one(self) -> None:
+    def test_a_raised_outcome_equals_a_returned_one(self) -> None:
         ends = {"retry": Status.FAILED, "fail": Status.FAILED, "cancel": Status.FAILED, "snooze": Status.READY}
         for task in (shop().end_as, shop().end_later_as):
             for raises in (False, True):
@@ -54,14 +54,14 @@ class InATestCase(TestCase):
                     result.refresh()
                     assert result.status == ends[how]
 
-    def test_on_postgres_and_of_a_coroutine(self) -> None:
+    def test_drain_runs_a_coroutine_on_postgres(self) -> None:
         results = [task.using(backend="postgres").enqueue(1, other=2) for task in (shop().add, shop().add_later)]
         assert len(drain("postgres")) == 2
         for result in results:
             result.refresh()
             assert (result.status, result.return_value) == (Status.SUCCESSFUL, 3)
 
-    def test_from_a_coroutine(self) -> None:
+    def test_drain_works_from_a_coroutine(self) -> None:
         async def enqueue_and_drain() -> Any:
             from asgiref.sync import sync_to_async
 
@@ -74,7 +74,7 @@ class InATestCase(TestCase):
 
         assert async_to_sync(enqueue_and_drain)() == 1
 
-    def test_a_failure_waits_for_its_retry_or_is_final(self) -> None:
+    def test_a_failed_job_waits_for_its_retry_or_has_failed(self) -> None:
         again, never = shop().fail_once.enqueue("drained"), shop().refuse.enqueue("no")
         drained = drain(raises=False)
         assert drained.counts == {"retry": 1, "failed": 1}
@@ -85,7 +85,7 @@ class InATestCase(TestCase):
         assert (never.status, never.errors[0].exception_class) == (Status.FAILED, ValueError)
         assert len(drain()) == 0
 
-    def test_an_error_of_the_database_does_not_break_the_tests_transaction(self) -> None:
+    def test_a_database_error_does_not_break_the_tests_transaction(self) -> None:
         for alias in sorted(DATABASES):
             result = shop().break_the_rules.using(backend=alias).enqueue(alias)
             with pytest.raises(IntegrityError):
@@ -95,7 +95,7 @@ class InATestCase(TestCase):
             with connections[alias].cursor() as cursor:
                 cursor.execute("select 1")
 
-    def test_the_error_of_a_task_is_raised_when_all_have_run(self) -> None:
+    def test_the_error_of_a_task_is_raised_after_all_jobs(self) -> None:
         for alias in sorted(DATABASES):
             failed, after = shop().refuse.using(backend=alias).enqueue("no"), shop().add.using(backend=alias).enqueue(1)
             with pytest.raises(ValueError, match="no") as raised:
@@ -106,7 +106,7 @@ class InATestCase(TestCase):
                 result.refresh()
                 assert result.status == status
 
-    def test_a_task_without_end_is_reported_and_not_cut_off_in_silence(self) -> None:
+    def test_an_endless_task_is_reported(self) -> None:
         for alias in sorted(DATABASES):
             results = [shop().add.using(backend=alias).enqueue(number) for number in range(3)]
             with pytest.raises(RuntimeError, match=r"2 jobs have run, and more are due: 2 of them were .*add.*most=20"):
@@ -123,7 +123,7 @@ class InATestCase(TestCase):
         ):
             drain()
 
-    def test_tasks_may_be_run_where_they_are_enqueued(self) -> None:
+    def test_the_immediate_backend_runs_tasks_when_enqueued(self) -> None:
         tasks = shop()
         backend = "stowhand.django.testing.ImmediateBackend"
         with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": []}}):
@@ -144,7 +144,7 @@ class InATransactionTestCase(TransactionTestCase):
             connections[alias].close()
             assert task_backends[alias].get_result(result.id).return_value == 4
 
-    def test_the_flush_behind_it_takes_the_jobs_as_well(self) -> None:
+    def test_the_flush_after_a_test_removes_the_jobs(self) -> None:
         for alias in sorted(DATABASES):
             failed, waits = (task.using(backend=alias) for task in (shop().refuse, shop().add))
             results = [failed.enqueue("no"), waits.enqueue(4)]
@@ -160,7 +160,7 @@ class InATransactionTestCase(TransactionTestCase):
                     task_backends[alias].get_result(result.id)
             assert int(waits.enqueue(6).id) > int(results[2].id)
 
-    def test_the_flush_of_a_database_without_tables_of_models_takes_its_jobs_as_well(self) -> None:
+    def test_the_flush_of_a_database_without_model_tables_removes_its_jobs(self) -> None:
         """As a router may have it. Called off, it takes none."""
         for alias in sorted(DATABASES):
             result = shop().add.using(backend=alias).enqueue(4)
@@ -172,7 +172,7 @@ class InATransactionTestCase(TransactionTestCase):
             with pytest.raises(TaskResultDoesNotExist):
                 task_backends[alias].get_result(result.id)
 
-    def test_a_job_of_a_transaction_that_is_undone_is_never_run(self) -> None:
+    def test_a_job_of_a_rolled_back_transaction_never_runs(self) -> None:
         drain(raises=False)  # what other tests have left
         with transaction.atomic():
             shop().add.enqueue(4)

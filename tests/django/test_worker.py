@@ -33,7 +33,7 @@ from tests.django.conftest import drain
 Status = TaskResultStatus
 
 
-def test_a_task_that_returns(backend: StowhandBackend, shop: Any) -> None:
+def test_a_returned_value_is_the_result(backend: StowhandBackend, shop: Any) -> None:
     results = [task.using(backend=backend.alias).enqueue(1, other=2) for task in (shop.add, shop.add_later)]
     drain(backend)
     for result in results:
@@ -65,7 +65,7 @@ def test_a_task_writes_with_the_orm_and_enqueues(site: None, shop: Any) -> None:
         ("return_what_is_no_json", TypeError, "Unsupported type"),
     ],
 )
-def test_a_task_that_fails(backend: StowhandBackend, shop: Any, task: str, kind: type, said: str) -> None:
+def test_an_error_is_in_the_result(backend: StowhandBackend, shop: Any, task: str, kind: type, said: str) -> None:
     given = ("no more",) if task == "refuse" else ()
     result = getattr(shop, task).using(backend=backend.alias).enqueue(*given)
     drain(backend)
@@ -79,7 +79,7 @@ def test_a_task_that_fails(backend: StowhandBackend, shop: Any, task: str, kind:
         assert result.return_value
 
 
-def test_an_attempt_that_failed_is_kept_when_the_next_one_succeeds(backend: StowhandBackend, shop: Any) -> None:
+def test_a_failed_attempt_is_kept_after_a_success(backend: StowhandBackend, shop: Any) -> None:
     result = shop.fail_once.using(backend=backend.alias).enqueue(f"once {backend.alias}")
     drain(backend)
     result.refresh()
@@ -95,7 +95,7 @@ def test_an_attempt_that_failed_is_kept_when_the_next_one_succeeds(backend: Stow
     assert result.last_attempted_at > first_start
 
 
-def test_a_task_that_takes_too_long(backend: StowhandBackend, shop: Any) -> None:
+def test_a_timeout_is_in_the_result(backend: StowhandBackend, shop: Any) -> None:
     result = shop.too_long.using(backend=backend.alias).enqueue()
     with heard() as signals:
         drain(backend)
@@ -105,7 +105,7 @@ def test_a_task_that_takes_too_long(backend: StowhandBackend, shop: Any) -> None
     assert signals[result.id] == [Status.RUNNING, Status.FAILED]
 
 
-def test_a_call_has_a_timeout_of_its_own(backend: StowhandBackend, shop: Any) -> None:
+def test_a_call_can_have_its_own_timeout(backend: StowhandBackend, shop: Any) -> None:
     """Longer or shorter than that of its task, which the others of that task keep."""
     nap = shop.nap.using(backend=backend.alias)
     patient = nap.using(timeout="1m")
@@ -125,7 +125,7 @@ def test_a_call_has_a_timeout_of_its_own(backend: StowhandBackend, shop: Any) ->
 
 
 @pytest.mark.parametrize("written", ['"soon"', "-1", "null", "[1]", "1e300"])
-def test_a_timeout_that_is_none_counts_for_nothing(backend: StowhandBackend, shop: Any, written: str) -> None:
+def test_an_invalid_timeout_is_ignored(backend: StowhandBackend, shop: Any, written: str) -> None:
     """SQL may write anything there."""
     payload = f'{{"args": [0], "_timeout": {written}}}'
     job = backend.database.enqueue(NewJob(task=shop.nap.module_path, payload=payload))
@@ -133,7 +133,7 @@ def test_a_timeout_that_is_none_counts_for_nothing(backend: StowhandBackend, sho
     assert backend.get_result(str(job.id)).task.timeout == "10ms"
 
 
-def test_a_job_has_what_no_task_of_djangos_may_have(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_may_have_values_that_django_refuses(backend: StowhandBackend, shop: Any) -> None:
     """A priority that SQL, or a hand, has given; a queue that is no longer in QUEUES."""
     name = shop.add.module_path
     urgent = backend.database.enqueue(NewJob(task=name, payload='{"args": [1], "_timeout": "1m"}', priority=-1000))
@@ -148,7 +148,7 @@ def test_a_job_has_what_no_task_of_djangos_may_have(backend: StowhandBackend, sh
     assert (left.status, left.task.queue_name, left.task.priority) == (Status.READY, "default", 1)
 
 
-def test_a_job_that_killed_its_workers_has_failed_and_says_so(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_that_killed_its_workers_has_failed_with_that_error(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias).enqueue(1)
 
     async def die(store: QueueStore) -> None:
@@ -172,7 +172,7 @@ def test_a_job_that_killed_its_workers_has_failed_and_says_so(backend: StowhandB
         assert result.return_value
 
 
-def test_a_job_that_is_canceled_has_failed(backend: StowhandBackend, shop: Any) -> None:
+def test_a_canceled_job_has_failed(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias).enqueue(1)
     act(backend, lambda store: store.admin.cancel(int(result.id)))
     result.refresh()
@@ -185,7 +185,7 @@ def test_a_job_that_is_canceled_has_failed(backend: StowhandBackend, shop: Any) 
     [(1, Status.SUCCESSFUL), (Snooze("1h"), Status.FAILED), (ValueError("no more"), Status.FAILED)],
     ids=["returns", "snoozes", "raises"],
 )
-def test_receivers_hear_of_a_def_that_was_canceled_and_ended_in_time(
+def test_receivers_get_a_def_that_was_canceled_and_ended_in_time(
     backend: StowhandBackend, shop: Any, end: object, status: str
 ) -> None:
     result = shop.add.using(backend=backend.alias).enqueue(1)
@@ -208,7 +208,7 @@ def test_receivers_hear_of_a_def_that_was_canceled_and_ended_in_time(
     assert signals[result.id] == [status]
 
 
-def test_a_list_is_a_result_and_an_outcome_is_obeyed(backend: StowhandBackend, shop: Any) -> None:
+def test_a_list_is_a_result_and_an_outcome_is_applied(backend: StowhandBackend, shop: Any) -> None:
     a_list = shop.return_a_list.using(backend=backend.alias).enqueue()
     snoozed = shop.snooze.using(backend=backend.alias).enqueue()
     drain(backend)
@@ -220,9 +220,7 @@ def test_a_list_is_a_result_and_an_outcome_is_obeyed(backend: StowhandBackend, s
 
 @pytest.mark.parametrize("raises", [False, True], ids=["returned", "raised"])
 @pytest.mark.parametrize("task", ["end_as", "end_later_as"])
-def test_receivers_hear_of_an_outcome_what_is_recorded(
-    backend: StowhandBackend, shop: Any, task: str, raises: bool
-) -> None:
+def test_receivers_get_the_recorded_outcome(backend: StowhandBackend, shop: Any, task: str, raises: bool) -> None:
     ends = {"retry": Status.FAILED, "fail": Status.FAILED, "cancel": Status.FAILED, "snooze": Status.READY}
     ending = getattr(shop, task).using(backend=backend.alias)
     results = {how: ending.enqueue(how, raises) for how in ends}
@@ -257,7 +255,7 @@ def test_a_worker_serves_the_queues_of_django(site: None, shop: Any, queue: str,
     assert [result.is_finished for result in results] == ran
 
 
-def test_a_coroutine_has_a_thread_and_connections_of_its_own_which_are_closed(site: None, shop: Any) -> None:
+def test_a_coroutine_has_its_own_thread_and_connections_which_are_closed(site: None, shop: Any) -> None:
     backend = task_backends["postgres"]
     results = [shop.where.using(backend="postgres").enqueue() for _ in range(2)]
     drain(backend)
@@ -290,7 +288,7 @@ def test_signals_are_sent_by_the_worker_and_never_on_its_loop(backend: StowhandB
     assert threading.get_ident() not in threads
 
 
-def test_what_is_tried_again_has_not_finished(backend: StowhandBackend, shop: Any) -> None:
+def test_a_retried_task_has_not_finished(backend: StowhandBackend, shop: Any) -> None:
     result = shop.fail_once.using(backend=backend.alias).enqueue(f"signal {backend.alias}")
     with heard() as signals:
         drain(backend)
@@ -313,7 +311,7 @@ def test_a_receiver_that_raises_changes_nothing(backend: StowhandBackend, shop: 
     assert (result.status, result.attempts) == (Status.SUCCESSFUL, 1)
 
 
-def test_a_job_of_a_path_that_is_no_task_waits_and_nothing_is_imported(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_with_an_unknown_path_waits_and_nothing_is_imported(backend: StowhandBackend, shop: Any) -> None:
     """A worker of a newer version may have it."""
     assert "this" not in sys.modules
     other = backend.database.enqueue(NewJob(task="this.s", payload='{"args": []}'))
@@ -338,7 +336,7 @@ def test_a_job_of_a_path_that_is_no_task_waits_and_nothing_is_imported(backend: 
         backend.get_result(str(other.id))
 
 
-def test_a_payload_of_another_program_is_an_error_of_the_attempt(backend: StowhandBackend, shop: Any) -> None:
+def test_a_payload_of_another_program_fails_the_attempt(backend: StowhandBackend, shop: Any) -> None:
     other = backend.database.enqueue(
         NewJob(task=shop.add.module_path, payload='{"args": [1], "kwargs": 3}', max_attempts=1)
     )
@@ -349,7 +347,7 @@ def test_a_payload_of_another_program_is_an_error_of_the_attempt(backend: Stowha
     assert "argument 'kwargs': Expected 'object | null', got 'int'" in str(failed.last_error)
 
 
-def test_a_lost_connection_costs_one_attempt(site: None, shop: Any) -> None:
+def test_a_lost_connection_fails_one_attempt(site: None, shop: Any) -> None:
     backend = task_backends["postgres"]
     drain(backend)
     result = shop.lose_connection.using(backend="postgres").enqueue()

@@ -153,7 +153,7 @@ def test_failures_before_the_first_scrape_of_a_worker_fire(tmp_path: Path) -> No
     )  # fmt: skip
 
 
-def test_a_worker_without_failures_and_one_that_failed_long_ago_fire_nothing(tmp_path: Path) -> None:
+def test_no_failures_and_old_failures_fire_nothing(tmp_path: Path) -> None:
     old = worker("mail", emit=failures("mail", 500))
     alerts(
         tmp_path,
@@ -161,7 +161,7 @@ def test_a_worker_without_failures_and_one_that_failed_long_ago_fire_nothing(tmp
     )
 
 
-def test_services_that_share_a_prometheus_have_alerts_of_their_own(tmp_path: Path) -> None:
+def test_services_that_share_a_prometheus_have_separate_alerts(tmp_path: Path) -> None:
     shop, bank = worker("mail"), worker("mail", emit=failures("mail", 1))
     late = {'stowhand_queue_oldest_due_seconds{queue="mail"}': 400.0}
     history = series((shop, 2 * HOUR)) | series((shop, HOUR), ({**bank, **late}, HOUR), job="bank")
@@ -169,7 +169,7 @@ def test_services_that_share_a_prometheus_have_alerts_of_their_own(tmp_path: Pat
     alerts(tmp_path, Case(history, {HOUR - 60: [], HOUR + 600: both}))
 
 
-def test_a_job_that_kills_its_workers_fires_although_the_worker_that_resets_it_is_new(tmp_path: Path) -> None:
+def test_a_job_that_kills_its_workers_fires_although_the_resetting_worker_is_new(tmp_path: Path) -> None:
     def reset(events: Events) -> None:
         events.emit(JobsReset((ResetJob(1, "mail", State.FAILED),)))
 
@@ -186,7 +186,7 @@ def test_a_lost_lease_fires(tmp_path: Path) -> None:
     alerts(tmp_path, Case(history, {HOUR - 60: [], HOUR + 60: [firing("StowhandLeasesAreLost", job="shop")]}))
 
 
-def test_a_store_that_no_worker_of_a_service_reaches_is_missed_for_each_service(tmp_path: Path) -> None:
+def test_an_unreachable_store_fires_for_each_service(tmp_path: Path) -> None:
     gone = firing("StowhandNobodyReachesTheStore", job="shop")
     history = series((worker("mail"), HOUR), (None, HOUR))
     alerts(
@@ -200,7 +200,7 @@ def test_a_store_that_no_worker_of_a_service_reaches_is_missed_for_each_service(
 # -- pauses ----------------------------------------------------------------------------------------
 
 
-def test_a_pause_fires_after_six_hours_and_until_it_ends(tmp_path: Path) -> None:
+def test_a_pause_fires_after_six_hours_until_it_ends(tmp_path: Path) -> None:
     paused = store(paused={"mail": datetime.fromtimestamp(HOUR, UTC), "bill": datetime.fromtimestamp(9 * HOUR, UTC)})
     history = series((store(), HOUR), (paused, 9 * HOUR), (store(), HOUR))
     forgotten = firing("StowhandPauseIsForgotten", job="shop")
@@ -220,7 +220,7 @@ def ticks(*late: float) -> Callable[[Events], None]:
     return emit
 
 
-def test_one_late_tick_fires_nothing_and_several_do(tmp_path: Path) -> None:
+def test_one_late_tick_fires_nothing_but_several_do(tmp_path: Path) -> None:
     quiet, one, four = (worker("mail", emit=ticks(0.1, *late)) for late in ((), (300,), (300, 240, 180, 120)))
     late = firing("StowhandCronIsLate", job="shop")
     alerts(
@@ -230,14 +230,14 @@ def test_one_late_tick_fires_nothing_and_several_do(tmp_path: Path) -> None:
     )
 
 
-def test_an_item_that_nobody_schedules_fires_after_ten_minutes(tmp_path: Path) -> None:
+def test_an_unscheduled_item_fires_after_ten_minutes(tmp_path: Path) -> None:
     well, gone = (store(cron=CronFigures(known=("a", "b"), unscheduled=names)) for names in ((), ("b",)))
     unscheduled = firing("StowhandCronIsUnscheduled", job="shop", item="b")
     history = series((well, HOUR), (gone, HOUR), (well, HOUR))
     alerts(tmp_path, Case(history, {HOUR + 540: [], HOUR + 720: [unscheduled], 2 * HOUR + 120: []}))
 
 
-def test_a_missed_tick_fires_at_once_and_until_the_item_has_made_a_job_again(tmp_path: Path) -> None:
+def test_a_missed_tick_fires_until_the_item_creates_a_job(tmp_path: Path) -> None:
     well, missed = (store(cron=CronFigures(known=("a", "b"), missed=some)) for some in ({}, {"a": NOW}))
     history = series((well, HOUR), (missed, HOUR), (well, HOUR))
     alerts(

@@ -59,7 +59,7 @@ def test_every_language_of_the_pages_is_known() -> None:
 
 
 @pytest.mark.parametrize("language", READERS)
-def test_a_block_can_be_read(language: str) -> None:
+def test_blocks_can_be_parsed(language: str) -> None:
     for page, written, text in BLOCKS:
         if written == language:
             try:
@@ -68,7 +68,7 @@ def test_a_block_can_be_read(language: str) -> None:
                 raise AssertionError(f"{page.relative_to(ROOT)}: {error}\n{text}") from error
 
 
-def test_what_the_blocks_of_python_call_takes_what_they_give(tmp_path: Path) -> None:
+def test_python_blocks_pass_valid_arguments(tmp_path: Path) -> None:
     """The blocks of a page are one function, since they await. Modules of the reader's (``shop``) may hold anything."""
     for page in sorted({*PAGES} - DJANGO):
         blocks = [text for where, language, text in BLOCKS if (where, language) == (page, "python")]
@@ -79,7 +79,7 @@ def test_what_the_blocks_of_python_call_takes_what_they_give(tmp_path: Path) -> 
     assert complaints(tmp_path) == ""
 
 
-def test_a_call_that_does_not_fit_is_noticed(tmp_path: Path) -> None:
+def test_an_invalid_call_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "page_wrong.py").write_text("from stowhand import App\nApp(shema='x')\nApp().tsk\n")
     found = complaints(tmp_path)
     assert 'Unexpected keyword argument "shema"' in found

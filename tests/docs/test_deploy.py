@@ -96,7 +96,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(one[1], one[2]) for one in found if one is not None]
 
 
-def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
+def test_the_linter_accepts_the_dockerfile() -> None:
     linter = Path(sys.executable).with_name("hadolint")
     if not linter.exists():
         pytest.skip("hadolint has no wheel for this platform")
@@ -104,7 +104,7 @@ def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_times_that_pages_and_comments_give_for_a_stop_are_the_grace_and_ten_seconds() -> None:
+def test_stop_times_on_pages_are_the_grace_and_ten_seconds() -> None:
     usual, preset = (
         f"{settings(**said).worker.grace + STOP_MARGIN_SECONDS:g}" for said in ({}, {"STOWHAND_PRESET": "service"})
     )
@@ -131,7 +131,7 @@ def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() ->
     assert (app.tasks, app.app) == (None, "shop.jobs:app"), "as its first lines say"
 
 
-def test_what_the_image_is_built_from_is_not_left_out() -> None:
+def test_files_for_the_image_are_not_ignored() -> None:
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
     assert kept == {"src", "pyproject.toml", "README.md", "LICENSE"}
     assert all((ROOT / name).exists() for name in kept)
@@ -157,14 +157,14 @@ def test_kubernetes_understands_the_manifests(version: str) -> None:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_policy_is_about_the_pods_and_the_port_of_the_workers() -> None:
+def test_the_policy_selects_the_pods_and_the_port_of_the_workers() -> None:
     policy, labels = manifests()["NetworkPolicy"]["spec"], manifests()["Deployment"]["spec"]["template"]["metadata"]
     assert policy["podSelector"]["matchLabels"] == labels["labels"]
     (allowed,) = policy["ingress"]
     assert [one["port"] for one in allowed["ports"]] == [one["name"] for one in container("Deployment")["ports"]]
 
 
-def test_a_manifest_with_a_mistake_would_be_noticed() -> None:
+def test_an_invalid_manifest_would_be_noticed() -> None:
     wrong = manifests()["Deployment"]
     wrong["spec"]["template"]["spec"]["terminationGraceSeconds"] = 45
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -257,7 +257,7 @@ def declared_metrics() -> dict[str, tuple[str, ...]]:
     }
 
 
-def test_the_page_of_metrics_is_what_is_shown() -> None:
+def test_the_page_of_metrics_matches_the_metrics() -> None:
     """Those of tables have a page of their own."""
     found = {
         name: tuple(re.findall(r"`(\w+)`", cells[2]))

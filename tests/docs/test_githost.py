@@ -39,7 +39,7 @@ def host(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         host.close()
 
 
-def test_pushes_to_several_repositories_and_refs_at_once_are_all_recorded(host: Host) -> None:
+def test_simultaneous_pushes_are_all_recorded(host: Host) -> None:
     attic, cellar = (host.repository(name) for name in ("attic", "cellar"))
     ada, bob, eve = host.clone(attic, "ada"), host.clone(attic, "bob"), host.clone(cellar, "eve")
     tips = [ada.commit("lamp\rand\u2028shade", "chair"), bob.commit("mirror"), eve.commit("wine", "beer")]
@@ -75,7 +75,7 @@ def test_pushes_to_several_repositories_and_refs_at_once_are_all_recorded(host: 
         assert sizes[str(path)] == sum(map(int, re.findall(r"^size(?:-pack)?: (\d+)", counted, re.MULTILINE))) > 0
 
 
-def test_a_worker_killed_in_the_middle_of_a_push_leaves_it_to_another(host: Host) -> None:
+def test_a_push_of_a_killed_worker_is_processed_by_another(host: Host) -> None:
     ada = host.clone(host.repository("attic"), "ada")
     victim = host.work("--lease", "1")
     ada.commit("lamp", "chair")
@@ -94,7 +94,7 @@ def test_a_worker_killed_in_the_middle_of_a_push_leaves_it_to_another(host: Host
     assert host.commits(1) == set(ada("rev-list", "main").split())
 
 
-def test_a_hook_that_fails_leaves_neither_event_nor_job_nor_wake_up_and_the_sweep_finds_it(host: Host) -> None:
+def test_a_failed_hook_leaves_nothing_and_the_sweep_finds_the_push(host: Host) -> None:
     ada = host.clone(host.repository("attic"), "ada")
     host.connection.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -129,7 +129,7 @@ def test_a_hook_that_fails_leaves_neither_event_nor_job_nor_wake_up_and_the_swee
     assert host.commits(1) == {one, two}
 
 
-def test_a_push_is_processed_once_and_what_is_gone_is_poison(host: Host) -> None:
+def test_a_push_is_processed_once_and_a_deleted_repository_is_poison(host: Host) -> None:
     attic, cellar, shed = (host.repository(name) for name in ("attic", "cellar", "shed"))
     ada, bob, eve = (host.clone(path, f"{path.stem}'s") for path in (attic, cellar, shed))
     ada.commit("lamp")
@@ -169,7 +169,7 @@ def test_a_push_is_processed_once_and_what_is_gone_is_poison(host: Host) -> None
     assert "repository 2 is gone" in errors[4]
 
 
-def test_old_pushes_are_forgotten_but_for_the_last_of_each_ref(host: Host) -> None:
+def test_old_pushes_are_deleted_except_the_last_of_each_ref(host: Host) -> None:
     host.repository("attic")
     host.connection.execute(
         "INSERT INTO githost.push_events (repository, ref, old, new, processed_at)"

@@ -85,7 +85,7 @@ def test_debounced_events_run_once_after_it_has_been_quiet(tell: Callable[[Story
     tell(story)
 
 
-def test_throttled_events_run_once_in_a_while(tell: Callable[[Story], None]) -> None:
+def test_throttled_events_run_once_per_period(tell: Callable[[Story], None]) -> None:
     async def story(shop: Shop) -> None:
         for number, pause in ((1, 5), (2, 3), (3, 1)):
             await shop.add(number, delay=10, key_mode=KeyMode.PRESERVE_RUN_AT)
@@ -115,7 +115,7 @@ def test_an_unsafe_event_beside_a_running_job_has_no_effect(tell: Callable[[Stor
     tell(story)
 
 
-def test_the_key_of_a_completed_job_is_nobodys(tell: Callable[[Story], None]) -> None:
+def test_the_key_of_a_completed_job_is_free(tell: Callable[[Story], None]) -> None:
     async def story(shop: Shop) -> None:
         first = await shop.add(1)
         await shop.work()
@@ -136,7 +136,7 @@ def test_a_key_may_change_the_task(tell: Callable[[Story], None]) -> None:
     tell(story)
 
 
-def test_a_key_that_runs_runs_a_second_time(tell: Callable[[Story], None]) -> None:
+def test_a_key_of_a_running_job_runs_a_second_time(tell: Callable[[Story], None]) -> None:
     async def story(shop: Shop) -> None:
         async def once_more(helpers: Helpers) -> None:
             await shop.add(2)
@@ -148,7 +148,7 @@ def test_a_key_that_runs_runs_a_second_time(tell: Callable[[Story], None]) -> No
     tell(story)
 
 
-def test_a_running_job_whose_key_is_removed_ends_and_is_not_tried_again(tell: Callable[[Story], None]) -> None:
+def test_a_running_job_whose_key_is_removed_is_not_retried(tell: Callable[[Story], None]) -> None:
     async def story(shop: Shop) -> None:
         async def remove_and_fail(helpers: Helpers) -> None:
             await shop.store.admin.remove_key("k")

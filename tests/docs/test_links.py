@@ -23,7 +23,7 @@ _FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|sql))`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_works(page: Path) -> None:
     for link in _LINK.findall(_FENCED.sub("", page.read_text())):
         if "://" in link:
             continue
@@ -58,7 +58,7 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_every_file_and_function_of_the_walk_exists() -> None:
+def test_every_file_and_function_in_internals_exists() -> None:
     page = (DOCS / "internals.md").read_text()
     places = _PLACE.findall(page)
     assert len(places) > 40
@@ -123,14 +123,14 @@ USERS = [
 
 
 @pytest.mark.parametrize("page", USERS, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_users_page_speaks_of_no_test_of_ours_and_of_no_document_that_users_have_not_read(page: Path) -> None:
+def test_a_page_for_users_names_no_test_and_no_unknown_document(page: Path) -> None:
     text = page.read_text()
     assert not _TEST.findall(text)
     assert not re.findall(r"founding document|in the documents\b", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_says_at_once_what_it_is_about_and_is_shown_alike_everywhere(page: Path) -> None:
+def test_a_page_starts_with_its_topic_and_renders_alike_everywhere(page: Path) -> None:
     text = page.read_text()
     assert "After this page" not in text
     assert not re.search(r"^: ", text, re.MULTILINE), "a definition list is shown as it stands on many sites"

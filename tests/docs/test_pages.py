@@ -84,7 +84,7 @@ def test_every_python_block_can_be_compiled() -> None:
             compile(f"async def shown():\n{indented}", f"{page.relative_to(ROOT)}", "exec")
 
 
-def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+def test_an_incorrect_page_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "wrong.md"
     page.write_text("<!-- run -->\n```console\n$ echo one\ntwo\n```\n")
     ((step, printed),) = run_steps(read_steps(page), tmp_path, None)

@@ -22,7 +22,7 @@ def results(ours: float, peer: float) -> Results:
     return {"queues": part(**{"drain, 1 process, jobs/s": drain})}
 
 
-def test_the_tables_of_the_page_are_what_the_results_say() -> None:
+def test_the_tables_of_the_page_match_the_results() -> None:
     page = PAGE.read_text()
     assert written(page, read()) == page, "scripts/performance-page --tables writes them anew"
 
@@ -56,7 +56,7 @@ def test_a_table_is_a_row_for_each_contender() -> None:
     assert "medians of 5 runs, commit abc, 2026-01-01, 60 s; load 0.1 before, 1.0 after." in lines[-1]
 
 
-def test_only_what_stands_between_the_comments_is_written_anew() -> None:
+def test_only_text_between_the_comments_is_replaced() -> None:
     page = "# Page\n\n<!-- results: idle -->\nold\n<!-- end of results -->\n\nText.\n"
     once = written(page, {})
     assert once == page.replace("old", "*Not measured yet.*")
@@ -65,7 +65,7 @@ def test_only_what_stands_between_the_comments_is_written_anew() -> None:
         written(page.replace("idle", "unheard-of"), {})
 
 
-def test_figures_have_three_digits_and_say_how_far_runs_lie_apart() -> None:
+def test_figures_have_three_digits_and_the_spread_of_runs() -> None:
     assert [figure(value) for value in (34_512.0, 999.6, 14.25, 0.00512, 0.0, 2.0)] == [
         "34,500", "1,000", "14.2", "0.00512", "0", "2",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_figures_have_three_digits_and_say_how_far_runs_lie_apart() -> None:
     assert cell(None) == "-"
 
 
-def test_what_is_measured_again_replaces_its_part_alone(tmp_path: Path) -> None:
+def test_a_new_measurement_replaces_only_its_part(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     assert read(file) == {}
     write({"idle": part(memory={"stowhand": [1.23456, 2.0]}), "flows": part()}, file)

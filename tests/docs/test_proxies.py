@@ -14,13 +14,13 @@ def nginx(page: str) -> str:
     return text.partition("```nginx\n")[2].partition("```")[0]
 
 
-def test_nginx_takes_bodies_as_large_as_ours_in_every_location() -> None:
+def test_nginx_accepts_bodies_of_the_maximum_size_in_every_location() -> None:
     for page, most in (("open-the-dashboard.md", MAX_FORM_BYTES), ("lend-a-store.md", MAX_BODY_BYTES)):
         (megabytes,) = re.findall(r"^    client_max_body_size (\d+)m;", nginx(page), re.MULTILINE)
         assert int(megabytes) << 20 >= most, page
 
 
-def test_who_comes_is_asked_without_the_body_of_a_form() -> None:
+def test_the_authentication_request_of_nginx_has_no_body() -> None:
     """With its length, and without the body, the program that is asked waits for a minute, and nginx answers 500."""
     (asked,) = re.findall(r"location = /oauth2/auth \{(.*?)\}", nginx("open-the-dashboard.md"), re.DOTALL)
     assert 'proxy_set_header Content-Length "";' in asked

@@ -106,7 +106,7 @@ def jobs(url: str, columns: str) -> list[tuple[object, ...]]:
         ),
     ],
 )
-def test_a_program_does_what_it_says(name: str, says: list[str], tmp_path: Path, postgres_url: str) -> None:
+def test_a_program_prints_what_the_page_shows(name: str, says: list[str], tmp_path: Path, postgres_url: str) -> None:
     assert program(name, tmp_path, postgres_url) == says
 
 
@@ -160,7 +160,7 @@ def test_the_quickstart_of_the_library_greets_until_it_is_stopped(tmp_path: Path
     assert "Completed task 1 (hello) with success (" in said[2]
 
 
-def test_every_event_of_the_readme_can_be_heard(tmp_path: Path, postgres_url: str) -> None:
+def test_every_event_of_the_readme_is_emitted(tmp_path: Path, postgres_url: str) -> None:
     first, last, *others = program("every_event", tmp_path, postgres_url)
     assert (first, last) == ("first: pool:create", "last: stop")
     assert others == [f"{name} {'not heard' if name in QUIET_DAY else 'heard'}" for name in README_EVENTS.split()]
@@ -258,7 +258,7 @@ def test_the_queue_is_uninstalled_by_one_statement(installed: str) -> None:
     assert left is None
 
 
-def test_an_absent_schema_leaves_no_error_in_the_servers_log(
+def test_a_missing_schema_leaves_no_error_in_the_servers_log(
     tmp_path: Path, postgres_url: str, postgres_server: Databases
 ) -> None:
     if not isinstance(postgres_server, PostgresServer):
@@ -270,7 +270,7 @@ def test_an_absent_schema_leaves_no_error_in_the_servers_log(
     assert errors == []
 
 
-def test_a_strict_checker_has_nothing_to_say_about_the_programs() -> None:
+def test_a_strict_type_checker_accepts_the_programs() -> None:
     assert mypy(list(TWINS.glob("*.py"))) == ""
 
 

@@ -20,11 +20,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(ROOT, tmp_path_factory.mktemp("release"))
 
 
-def test_wheel_and_sdist_hold_what_is_committed(built: tuple[Path, Path]) -> None:
+def test_wheel_and_sdist_contain_the_committed_files(built: tuple[Path, Path]) -> None:
     assert faults(ROOT, *built, VERSION) == []
 
 
-def test_what_is_wrong_with_a_wheel_is_noticed(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_invalid_wheel_is_noticed(built: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, sdist = built
     wrong = tmp_path / wheel.name
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(wrong, "w") as packed:

@@ -35,7 +35,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_site_has_a_page_for_every_page(output: Path) -> None:
+def test_the_site_has_all_pages(output: Path) -> None:
     built = {file.relative_to(output / "0.1").with_suffix(".md") for file in (output / "0.1").rglob("*.html")}
     assert built == {Path(place) for place in PAGES} | {Path("404.md")}
     assert {place for place in PAGES if not place.parts[0].startswith(("examples", "deploy"))} >= {
@@ -49,7 +49,7 @@ def test_every_written_page_can_be_searched(output: Path) -> None:
     assert {place.with_suffix(".html").as_posix() for place in WRITTEN} <= named
 
 
-def test_programs_find_every_page_and_its_text(output: Path) -> None:
+def test_machine_readable_indexes_have_every_page_with_its_text(output: Path) -> None:
     listed = re.findall(r"^- \[.+\]\(([^)]+)\)", (output / "llms.txt").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(f"0.1/{place}" for place in PAGES)
     for place in listed:
@@ -59,7 +59,7 @@ def test_programs_find_every_page_and_its_text(output: Path) -> None:
 
 
 @pytest.mark.parametrize("place", WRITTEN, ids=str)
-def test_a_page_is_shown_as_the_host_of_a_repository_shows_it(output: Path, place: PurePosixPath) -> None:
+def test_the_site_and_the_repository_host_show_a_page_alike(output: Path, place: PurePosixPath) -> None:
     here = _Elements()
     here.feed((output / "0.1" / place.with_suffix(".html")).read_text())
     there = _Elements(everywhere=True)
@@ -77,7 +77,7 @@ def test_a_row_of_a_table_has_as_many_cells_as_its_head(place: PurePosixPath) ->
         assert cells == head, line
 
 
-def test_what_goes_on_with_an_item_of_a_list_is_indented_for_the_site() -> None:
+def test_continued_list_items_are_indented_for_the_site() -> None:
     text = "* one,\n  wrapped\n\n  | a |\n  |---|\n\n  More.\n* two\n\nA paragraph\n* three\n\n```\n  code\n```\n"
     page = Page(PurePosixPath("docs/a.md"), PurePosixPath("a.md"), text)
     assert page.for_zensical == (
@@ -86,7 +86,7 @@ def test_what_goes_on_with_an_item_of_a_list_is_indented_for_the_site() -> None:
     )
 
 
-def test_the_first_page_says_in_one_screen_what_it_is() -> None:
+def test_the_first_page_describes_the_project_on_one_screen() -> None:
     text = (DOCS / "index.md").read_text()
     first, _, _ = text.partition("\n## ")
     (program,) = re.findall(r"```python\n(.*?)```", first, re.DOTALL)
@@ -94,7 +94,7 @@ def test_the_first_page_says_in_one_screen_what_it_is() -> None:
     assert len(first.splitlines()) <= 40
 
 
-def test_a_page_that_no_index_lists_is_noticed() -> None:
+def test_an_unlisted_page_is_noticed() -> None:
     lost = Page(PurePosixPath("docs/how-to/lost.md"), PurePosixPath("how-to/lost.md"), "# Lost\n")
     with pytest.raises(Unreachable, match=r"^docs/how-to/lost\.md$"):
         navigation([*PAGES.values(), lost])
@@ -108,7 +108,7 @@ def test_the_navigation_shows_each_page_once() -> None:
     assert titles == ["Tutorial", "How to …", "Explanation", "Reference", "Project"]
 
 
-def test_a_link_to_a_file_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](two.md), and `[three](three.md)` is code\n")
     with pytest.raises(BrokenLinks, match=r"^docs/index\.md: two\.md$"):
@@ -126,7 +126,7 @@ def test_a_link_to_a_file_that_is_not_there_is_noticed(tmp_path: Path) -> None:
         ("<p>Things:\n* one\n* two</p>", "index.html: shown as text: * one"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_site_is_noticed(tmp_path: Path, page: str, said: str) -> None:
+def test_a_broken_site_is_noticed(tmp_path: Path, page: str, said: str) -> None:
     (tmp_path / "index.html").write_text(f'<nav><a href="other.html#here">x</a></nav>{page}')
     (tmp_path / "other.html").write_text('<h1 id="here">Other</h1>')
     assert said in problems(tmp_path)
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_site_is_noticed(tmp_path: Path, page: str, said: s
     assert problems(tmp_path)[-1] == "lost.html: no navigation leads to it"
 
 
-def test_versions_lie_side_by_side_and_the_newest_comes_first(tmp_path: Path) -> None:
+def test_versions_are_side_by_side_and_the_newest_comes_first(tmp_path: Path) -> None:
     built = tmp_path / "built"
     built.mkdir()
     (built / "index.html").write_text("x")

@@ -69,7 +69,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def test_the_page_of_tables_has_every_column_and_says_which_may_be_missing() -> None:
+def test_the_page_of_tables_has_every_column_and_marks_optional_ones() -> None:
     shown = rows(read("table.md").partition("## Columns")[2])
     assert {*COLUMNS, TOKEN_COLUMN} <= shown.keys()
 
@@ -140,7 +140,7 @@ def test_the_page_of_http_has_the_limits() -> None:
         assert re.search(rf"\b{number:.0f}\b", page), number
 
 
-def test_everything_that_the_founding_documents_name_has_its_place_and_a_test() -> None:
+def test_every_name_of_the_founding_documents_has_a_place_and_a_test() -> None:
     page = read("dbworker.md")
     for name in OF_THE_DOCUMENTS:
         assert re.search(rf"`[^`]*\b{name}\b", page), name
@@ -154,7 +154,7 @@ def test_everything_that_the_founding_documents_name_has_its_place_and_a_test() 
     assert steps == set(range(1, 9))
 
 
-def test_everything_that_the_page_of_flows_workers_names_has_its_place_and_a_test() -> None:
+def test_every_name_of_the_page_of_flow_workers_has_a_place_and_a_test() -> None:
     page = read("guild-queues.md")
     for heading in OF_GUILD_QUEUES:
         assert re.search(rf"^###? {heading}$", page, re.MULTILINE), heading
@@ -166,7 +166,7 @@ def test_everything_that_the_page_of_flows_workers_names_has_its_place_and_a_tes
     assert all("`tests/" in line for line in shown)
 
 
-def test_everything_that_the_page_of_the_pool_names_has_its_place_and_a_test() -> None:
+def test_every_name_of_the_page_of_the_pool_has_a_place_and_a_test() -> None:
     page = read("coverage-shithub.md")
     for heading in OF_THE_POOL:
         assert re.search(rf"^## {heading}$", page, re.MULTILINE), heading

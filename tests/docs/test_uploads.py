@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, environment
 UPLOADS = ROOT / "examples" / "uploads"
 
 
-def test_uploads_are_indexed_once_though_a_worker_is_killed(postgres_url: str) -> None:
+def test_uploads_are_indexed_once_although_a_worker_is_killed(postgres_url: str) -> None:
     folders = [ROOT / "src" / "stowhand" / name for name in ("cron", "observe", "service", "tasks")]
     done = subprocess.run(
         ["python", "-W", "error", UPLOADS / "run.py", *folders],
@@ -45,7 +45,7 @@ def test_uploads_are_indexed_once_though_a_worker_is_killed(postgres_url: str) -
     assert "oops.py, line 1: invalid syntax" in logs
 
 
-def test_files_are_parsed_in_threads_and_a_folder_that_is_none_is_no_empty_one() -> None:
+def test_files_are_parsed_in_threads_and_a_missing_folder_is_an_error() -> None:
     parse = (
         "import gc, sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"

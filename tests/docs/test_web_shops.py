@@ -115,9 +115,7 @@ def in_a_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterat
         thread.join(PATIENCE)
 
 
-def test_the_fastapi_shop_works_answers_for_its_health_and_shows_its_jobs(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fastapi_shop_works_with_health_and_dashboard(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with with_uvicorn(loaded("web", "fastapi_shop", url, monkeypatch).web) as client:
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
         made = client.post("/orders", params={"item": "a lamp"}).json()
@@ -139,9 +137,7 @@ def sign_in(client: httpx.Client) -> None:
     assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/jobs-admin/")
 
 
-def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_starlette_shop_works_with_health_and_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     with with_uvicorn(loaded("shop", "starlette_shop", url, monkeypatch).web) as client:
         assert client.post("/orders").status_code == 422
@@ -155,7 +151,7 @@ def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
         assert (shown.status_code, "Overview" in shown.text) == (200, True)
 
 
-def test_the_flask_shop_takes_orders_that_a_worker_confirms_and_shows_and_cancels_jobs(
+def test_the_flask_shop_takes_orders_and_a_worker_confirms_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = loaded("shop", "flask_shop", f"sqlite:///{tmp_path}/shop.db", monkeypatch)
@@ -198,9 +194,7 @@ async def work(app: App) -> None:
         await app.worker(once=True).run()
 
 
-def test_workers_of_gunicorn_share_no_connection_with_the_process_that_has_loaded_the_shop(
-    postgres_url: str, tmp_path: Path
-) -> None:
+def test_gunicorn_workers_do_not_share_the_parents_connections(postgres_url: str, tmp_path: Path) -> None:
     folder = str(ROOT / "examples" / "flask_shop")
     words = ["gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:PORT", "--pythonpath", folder, "shop:web"]
     with serving(words, tmp_path, postgres_url) as client, psycopg.connect(postgres_url) as observer:

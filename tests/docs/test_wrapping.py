@@ -103,7 +103,7 @@ asyncio.run(scenario())
 """
 
 
-def test_sentry_hears_of_attempts_in_the_trace_of_their_enqueuer_and_of_errors_with_their_stack(place: Path) -> None:
+def test_sentry_gets_traced_attempts_and_errors_with_their_stack(place: Path) -> None:
     """In a process of its own: the SDK changes modules of Python's."""
     (place / "with_sentry.py").write_text(BLOCKS["with_sentry"])
     (place / "program.py").write_text(SENTRY)
@@ -130,7 +130,7 @@ def test_sentry_hears_of_attempts_in_the_trace_of_their_enqueuer_and_of_errors_w
     assert traces["send"]["status"] == "internal_error"
 
 
-def test_lines_of_structlog_name_their_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_structlog_lines_name_their_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     structlog = importlib.import_module("structlog")
     app: App = of_page("with_structlog")["app"]
 
@@ -164,7 +164,7 @@ def test_lines_of_structlog_name_their_job(place: Path, capsys: pytest.CaptureFi
     ]
 
 
-def test_a_tenant_goes_with_the_jobs_that_its_request_enqueues(place: Path) -> None:
+def test_a_tenant_is_passed_to_the_jobs_of_its_request(place: Path) -> None:
     names = of_page("with_tenants")
     app: App = names["app"]
     tenant = names["tenant"]

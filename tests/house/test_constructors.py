@@ -17,7 +17,7 @@ WRITTEN = {"self._state.executing"}
 """By the slots; the watchdog reads it."""
 
 
-def test_nothing_is_assigned_onto_a_part_of_a_worker() -> None:
+def test_no_attribute_is_assigned_onto_a_part_of_a_worker() -> None:
     found = [
         f"{source.name}:{target.lineno} {ast.unparse(target)}"
         for source in package_sources()

@@ -11,7 +11,7 @@ def test_the_newest_migration_has_the_numbers_of_the_schema() -> None:
     assert there()[-1][1] == now(), "scripts/dump-schema writes the next one"
 
 
-def test_their_names_are_numbered_without_a_gap_and_each_names_the_one_before() -> None:
+def test_migrations_are_numbered_without_a_gap_and_name_their_predecessor() -> None:
     files = [file for file, _ in there()]
     later = [f"{number:04}_schema" for number in range(2, len(files) + 1)]
     assert [file.stem for file in files] == ["0001_baseline", *later]

@@ -142,13 +142,13 @@ def test_seconds_a_timedelta_and_a_phrase_mean_the_same(place: str) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("wrong", ["soon", True, [], "5 years"], ids=repr)
-def test_what_is_no_duration_is_told_with_the_name_of_its_option(place: str, wrong: Any) -> None:
+def test_an_invalid_duration_names_its_option(place: str, wrong: Any) -> None:
     with pytest.raises(Exception, match=place.split()[0]) as caught:
         PLACES[place](wrong)
     assert not isinstance(caught.value, TypeError | AttributeError), "no error of ours"
 
 
-def test_what_a_task_returns_and_a_clock_are_told_the_same(run: Run) -> None:
+def test_a_returned_duration_and_a_clock_take_all_kinds(run: Run) -> None:
     for given in (90, timedelta(seconds=90), "1.5m"):
         assert from_returned(Snooze(given)) == Snooze(90.0)
         assert from_returned(Retry("x", delay=given)) == Retry("x", delay=90.0)

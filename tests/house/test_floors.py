@@ -51,7 +51,7 @@ STRANGERS = {
 }
 
 
-def test_drivers_are_imported_only_by_the_rooms_that_drive() -> None:
+def test_drivers_are_imported_only_by_their_rooms() -> None:
     found = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
@@ -61,7 +61,7 @@ def test_drivers_are_imported_only_by_the_rooms_that_drive() -> None:
     assert not found, "\n".join(found)
 
 
-def test_strangers_do_not_import_each_other() -> None:
+def test_rooms_import_only_from_rooms_below_them() -> None:
     found = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
@@ -73,7 +73,7 @@ def test_strangers_do_not_import_each_other() -> None:
     assert not found, "\n".join(found)
 
 
-def test_nobody_inside_imports_the_front_door() -> None:
+def test_no_room_imports_the_public_modules() -> None:
     """`from stowhand import X` inside the package would tie every room to every other. The top floor may."""
     rooms = {source.name.split("/")[0].removesuffix(".py") for source in package_sources()}
     found = [

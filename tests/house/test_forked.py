@@ -21,17 +21,17 @@ LENGTHS = "True 120000 120000 120000\n"
 SHOW_IGNORED = "import signal as s; print(*(s.getsignal(n) is s.SIG_IGN for n in (s.SIGHUP, s.SIGINT, s.SIGTERM)))"
 
 
-def test_an_environment_may_be_long() -> None:
+def test_an_environment_may_be_large() -> None:
     for _ in range(2):
         assert output(SHOW_LENGTHS, env=dict(os.environ) | LONG) == LENGTHS
 
 
-def test_an_environment_of_what_a_shell_starts_may_be_long() -> None:
+def test_an_environment_of_a_shells_child_may_be_large() -> None:
     assert by_shell(SHOW_LENGTHS, "", LONG) == LENGTHS
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_what_was_ignored_stays_ignored(ignored: signal.Signals) -> None:
+def test_ignored_signals_stay_ignored(ignored: signal.Signals) -> None:
     known = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     before = {one: signal.signal(one, signal.SIG_DFL) for one in known}
     try:
@@ -42,16 +42,16 @@ def test_what_was_ignored_stays_ignored(ignored: signal.Signals) -> None:
             signal.signal(one, handler)
 
 
-def test_what_a_shell_ignores_stays_ignored() -> None:
+def test_signals_ignored_by_a_shell_stay_ignored() -> None:
     assert by_shell(SHOW_IGNORED, "trap '' HUP INT TERM", {}) == "True True True\n"
 
 
-def test_a_missing_folder_is_an_error_of_the_start(tmp_path: Path) -> None:
+def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         output("", cwd=tmp_path / "missing")
 
 
-def test_a_request_that_fails_is_answered_with_its_error() -> None:
+def test_a_failed_request_gets_its_error() -> None:
     for request, error in (({"folder": "/missing"}, "FileNotFoundError"), ({}, "KeyError")):
         with pytest.raises(ChildProcessError, match=error):
             forked._server().start(request, [0, 1, 2])

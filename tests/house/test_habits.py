@@ -15,7 +15,7 @@ from scripts.releasing.readiness import obstacles, section
 from tests.support.sources import ROOT
 
 
-def test_the_matrix_of_a_public_host_is_the_one_of_the_page() -> None:
+def test_the_matrix_of_a_public_host_matches_the_page() -> None:
     jobs = load(".github/workflows/test.yml")["jobs"]
     servers = jobs["redis"]["strategy"]["matrix"]["server"]
     assert {
@@ -26,7 +26,7 @@ def test_the_matrix_of_a_public_host_is_the_one_of_the_page() -> None:
     } == listed_on_the_page()
 
 
-def test_a_public_host_runs_only_programs_that_are_here() -> None:
+def test_a_public_host_runs_only_existing_programs() -> None:
     steps = [
         step for job in load(".github/workflows/test.yml")["jobs"].values() for step in job["steps"] if "run" in step
     ]
@@ -37,13 +37,13 @@ def test_a_public_host_runs_only_programs_that_are_here() -> None:
         assert all((ROOT / folder).is_dir() for folder in folders), folders
 
 
-def test_the_matrix_begins_with_the_oldest_python_that_the_package_takes() -> None:
+def test_the_matrix_starts_with_the_oldest_supported_python() -> None:
     required = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert required is not None
     assert listed_on_the_page()["Python"][0] == required[1]
 
 
-def test_a_commit_is_checked_by_steps_of_the_whole_check() -> None:
+def test_the_check_of_a_commit_is_part_of_the_full_check() -> None:
     hooks = {hook["id"]: hook for repo in load(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]}
     whole = (ROOT / "scripts" / "test").read_text()
     for name in ("ruff-check", "ruff-format", "mypy", "lint-imports"):
@@ -53,7 +53,7 @@ def test_a_commit_is_checked_by_steps_of_the_whole_check() -> None:
 
 
 @pytest.mark.parametrize("name", ["ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/wish.yml", "dependabot.yml"])
-def test_a_file_of_a_public_host_can_be_read(name: str) -> None:
+def test_the_files_of_a_public_host_are_valid(name: str) -> None:
     assert load(f".github/{name}")
 
 
@@ -85,7 +85,7 @@ def test_the_message_of_a_commit_is_checked(tmp_path: Path, message: str, said: 
     assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
-def test_a_clone_that_is_not_ready_for_a_release_says_everything_at_once(tmp_path: Path) -> None:
+def test_a_clone_that_is_not_ready_for_a_release_lists_all_obstacles(tmp_path: Path) -> None:
     clone(tmp_path, declared="1.2.2", heading="1.2.3 (unreleased)")
     (tmp_path / "new").touch()
     subprocess.run(["git", "tag", "v1.2.3"], cwd=tmp_path, check=True)

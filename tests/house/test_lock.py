@@ -35,7 +35,7 @@ PLACES = re.compile("|".join([*REGISTRIES, MACHINE]), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_the_lock_names_no_place(lock: str) -> None:
+def test_the_lock_names_no_registry(lock: str) -> None:
     for line in (ROOT / lock).read_text().splitlines():
         assert "://" not in line, line
         assert " @ " not in line, line
@@ -75,7 +75,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
         assert not PLACES.search(good), good
 
 
-def test_what_comes_from_npm_is_pinned_and_hashed_and_names_no_place() -> None:
+def test_npm_packages_are_pinned_and_hashed_and_name_no_registry() -> None:
     locks = sorted((ROOT / "tests" / "support" / "npm").glob("*/package-lock.json"))
     assert [lock.parent.name for lock in locks] == ["axe-core", "chromium"]
     for lock in locks:

@@ -32,7 +32,7 @@ from tests.support.sources import ROOT, package_sources
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_the_public_names_are_these_and_no_others(module: str) -> None:
+def test_the_public_names_are_complete(module: str) -> None:
     assert sorted(importlib.import_module(module).__all__) == sorted(PUBLIC[module].split())
 
 
@@ -45,7 +45,7 @@ def test_a_public_name_has_one_import_path() -> None:
             assert paths.setdefault(id(value), path) == path
 
 
-def test_the_package_lists_its_names_alone() -> None:
+def test_the_package_lists_only_its_names() -> None:
     assert dir(stowhand) == sorted(PUBLIC["stowhand"].split())
 
 
@@ -55,7 +55,7 @@ def test_the_help_of_the_package_shows_a_program() -> None:
     assert "class Worker(" in shown
 
 
-def test_a_name_of_another_module_is_answered_with_its_path() -> None:
+def test_a_name_of_another_module_gets_its_path() -> None:
     topics = ("errors", "handler", "observe", "outcomes", "query", "remote", "retry", "stores.api", "table")
     for module, name in [(topic, name) for topic in topics for name in PUBLIC[f"stowhand.{topic}"].split()]:
         with pytest.raises(ImportError) as raised:
@@ -93,7 +93,7 @@ def test_importing_the_package_imports_no_driver() -> None:
     assert not {"psycopg", "sqlite3", "pydantic", "rich"} & loaded
 
 
-def test_importing_the_package_imports_nothing_that_most_programs_do_without() -> None:
+def test_importing_the_package_imports_no_optional_module() -> None:
     loaded = modules_after("import stowhand; stowhand.App, stowhand.Worker")
     assert not SELDOM & loaded
     assert "http.server" not in modules_after("import stowhand.cli.worker, stowhand.service.run")
@@ -115,7 +115,7 @@ def test_a_room_that_is_not_public_imports_nothing_by_itself() -> None:
     assert importing <= PUBLIC_ROOMS | INNER_ROOMS, sorted(importing)
 
 
-def test_a_handler_and_a_task_are_given_one_face() -> None:
+def test_a_handler_and_a_task_have_the_same_members() -> None:
     """``Attempt`` is the ctx of a handler, ``Context`` of a task. What one alone has, it has for a reason."""
     attempt = Attempt(Claim(Lease(1, "token", 1), None, "send", 1, 1), 0.0)
     of_handlers = {name for name in dir(attempt) if not name.startswith("_")}
@@ -128,7 +128,7 @@ def test_a_handler_and_a_task_are_given_one_face() -> None:
     assert sorted(of_handlers - of_tasks) == ["cancel", "cancel_reason", "claim", "record", "started", "store", "then"]
 
 
-def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
+def test_every_call_of_a_store_has_a_synchronous_one() -> None:
     asked = {
         name
         for part in (Inspector, Administrator, Operator, Producer, Timetable, Schema)
@@ -163,7 +163,7 @@ def test_a_worker_has_these_members_and_no_others() -> None:
 async def _handle(ctx: Attempt[object], record: object) -> None: ...
 
 
-def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
+def test_a_setting_has_the_same_name_everywhere_in_python() -> None:
     assert _keywords(App) == [
         *("around_thread", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
     ]

@@ -18,12 +18,12 @@ from tests.support.slow_tests import ENOUGH, FAR, LONG, SLOW, WHOLE, file_of, me
 from tests.support.sources import ROOT
 
 
-def test_every_test_that_is_listed_as_slow_is_there(request: pytest.FixtureRequest) -> None:
+def test_every_test_in_the_list_of_slow_tests_exists(request: pytest.FixtureRequest) -> None:
     gone = [test for test in read() if not defined(test)]
     assert (gone, request.config.stash[UNKNOWN]) == ([], []), "take these lines out of tests/slow.txt"
 
 
-def test_what_is_listed_took_longer_than_a_fast_test_may() -> None:
+def test_listed_tests_took_longer_than_a_fast_test_may() -> None:
     assert all(seconds >= SLOW for seconds in read().values())
 
 
@@ -42,7 +42,7 @@ def test_a_listed_test_that_is_not_among_those_of_its_file_is_unknown() -> None:
     ]
 
 
-def test_what_is_long_is_shared_out_by_itself_and_the_rest_by_files_and_groups() -> None:
+def test_long_tests_are_distributed_alone_and_others_by_file_and_group() -> None:
     took = {"tests/a.py::test_long[x@y]": LONG, "tests/a.py::test_slow": LONG - 0.1}
     assert scope_of("tests/a.py::test_long[x@y]", "tests/a.py::test_long[x@y]", took) == "tests/a.py::test_long[x@y]"
     assert scope_of("tests/a.py::test_slow", "tests/a.py::test_slow", took) == "tests/a.py"
@@ -51,18 +51,18 @@ def test_what_is_long_is_shared_out_by_itself_and_the_rest_by_files_and_groups()
 
 
 @pytest.mark.parametrize("machine", [0.5, 1.0, 4.0])
-def test_a_test_that_is_not_listed_may_take_a_time_that_grows_with_the_slowness_of_the_machine(machine: float) -> None:
+def test_the_limit_of_an_unlisted_test_grows_with_the_slowness_of_the_machine(machine: float) -> None:
     listed = {f"tests/a.py::test_{number}": 3.0 for number in range(ENOUGH)}
     limit = FAR * max(1.0, machine)
     took = dict.fromkeys(listed, 3.0 * machine) | {"below": limit - 0.1, "above": limit + 0.1}
     assert unlisted(listed, took) == ["above"]
 
 
-def test_too_few_tests_tell_nothing_of_a_machine() -> None:
+def test_few_tests_do_not_measure_a_machine() -> None:
     assert unlisted({"a": 3.0}, {"a": 3.0, "above": 1000.0}) == []
 
 
-def test_a_run_may_be_one_process_without_the_plugin_that_shares_it_out() -> None:
+def test_a_run_may_use_one_process_without_the_plugin() -> None:
     # Of this file some tests belong into one process of a distributed run.
     assert re.search("^[0-9]+ tests collected", collected("tests/cli/test_roles.py"), re.MULTILINE)
 
@@ -79,20 +79,20 @@ def test_a_group_runs_in_one_process_of_a_distributed_run(pytester: pytest.Pytes
     assert len(processes) == 1, ran.outlines
 
 
-def test_a_test_that_was_skipped_in_the_other_environment_is_reported_as_one_of_this() -> None:
+def test_a_test_that_was_skipped_in_the_other_environment_is_reported_here() -> None:
     report = pytest.TestReport("a.py::b", ("a.py", 0, "b"), {}, "skipped", ("a.py", 1, "Skipped: why"), "call")
     there = json.loads(json.dumps(report._to_json()))
     assert pytest.TestReport._from_json(as_here(there, "[6.0]")).longrepr == report.longrepr
 
 
-def test_a_fast_run_leaves_out_what_is_listed() -> None:
+def test_a_fast_run_leaves_out_the_listed_tests() -> None:
     file = file_of(next(iter(read())))
     number = sum(file_of(test) == file for test in read())
     assert f"({number} deselected)" in collected("--fast", file)
     assert "deselected" not in collected("--all", file)
 
 
-def test_rare_pairs_are_left_out_unless_all_is_asked_for() -> None:
+def test_rare_pairs_run_only_with_all() -> None:
     file = "tests/stores/postgres/test_odd_servers.py"
     assert "deselected" in collected(file)
     assert "deselected" not in collected("--all", file)

@@ -101,14 +101,14 @@ def test_a_database_is_lent_again_as_it_was_made(postgres_server: Databases) -> 
             assert connection.execute("insert into child default values returning id").fetchone() == (1,)
 
 
-def test_a_database_is_dropped_when_what_it_is_lent_to_fails(postgres_server: Databases) -> None:
+def test_a_database_is_dropped_when_its_user_fails(postgres_server: Databases) -> None:
     with pytest.raises(LookupError), postgres_server.lend(None) as url:
         raise LookupError
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(url)
 
 
-def test_a_login_that_cannot_empty_a_database_has_it_dropped(postgres_server: Databases) -> None:
+def test_a_database_that_cannot_be_emptied_is_dropped(postgres_server: Databases) -> None:
     admin, name = postgres_server.admin_url, f"plain_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"create role {name} login createdb password 'secret'".encode())

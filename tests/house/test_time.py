@@ -24,7 +24,7 @@ FORBIDDEN_CALLS = {
 }
 
 
-def test_time_and_chance_come_from_the_clock() -> None:
+def test_time_and_random_numbers_come_from_the_clock() -> None:
     found = [
         f"{source.name}:{call.lineno} calls {name}"
         for source in package_sources()
@@ -49,7 +49,7 @@ def test_time_and_chance_come_from_the_clock() -> None:
         ("def f(clock):\n    return clock.time()", []),
     ],
 )
-def test_the_rule_sees_through_names(text: str, expected: list[str]) -> None:
+def test_the_rule_follows_import_names(text: str, expected: list[str]) -> None:
     source = Source(PACKAGE / "example.py", "example.py")
     vars(source).update(text=text, tree=ast.parse(text))
     assert [name for name, call in source.calls() if _is_forbidden(name, call)] == expected

@@ -43,33 +43,33 @@ def json_of(write: Callable[[], object]) -> dict[str, Any]:
     return found
 
 
-def test_a_line_of_text_ends_with_the_id_among_its_pairs() -> None:
+def test_a_text_line_ends_with_the_correlation_id() -> None:
     with bound_correlation_id("abc-1"):
         assert text_of(lambda: core_logger().info("Hello")) == "[core] INFO: Hello (correlation_id=abc-1)\n"
         line = text_of(lambda: job_logger("w", "t", 1).info("Hello", n=3))
     assert line == "[job(w: t{1})] INFO: Hello (n=3, correlation_id=abc-1)\n"
 
 
-def test_a_json_line_has_the_id_at_its_top_beside_facts_of_that_name() -> None:
+def test_a_json_line_has_the_correlation_id_beside_a_field_of_that_name() -> None:
     with bound_correlation_id("abc-1"):
         line = json_of(lambda: core_logger().info("Hello", correlation_id="mine"))
     assert (line["correlation_id"], line["meta"]) == ("abc-1", {"correlation_id": "mine"})
 
 
-def test_a_program_s_own_logger_that_passes_our_handler_shows_it() -> None:
+def test_a_line_of_another_logger_shows_the_correlation_id() -> None:
     with bound_correlation_id("abc-1"):
         assert "(correlation_id=abc-1)" in text_of(lambda: logging.getLogger("shop.orders").warning("gone"))
         assert json_of(lambda: logging.getLogger("shop.orders").warning("gone"))["correlation_id"] == "abc-1"
 
 
-def test_without_an_id_nothing_is_said() -> None:
+def test_without_a_correlation_id_lines_have_none() -> None:
     with bound_correlation_id("abc-1"), bound_correlation_id(None):
         assert text_of(lambda: core_logger().info("Hello")) == "[core] INFO: Hello\n"
     assert current_correlation_id() is None
     assert "correlation_id" not in json_of(lambda: core_logger().info("Hello"))
 
 
-def test_an_id_can_neither_forge_a_line_nor_leak_a_password() -> None:
+def test_a_correlation_id_cannot_forge_a_line_or_leak_a_password() -> None:
     with bound_correlation_id("x\n[core] ERROR: forged \x1b[2J redis://me:secret@host"):
         text = text_of(lambda: core_logger().info("Hello"))
         line = json_of(lambda: core_logger().info("Hello"))
@@ -79,7 +79,7 @@ def test_an_id_can_neither_forge_a_line_nor_leak_a_password() -> None:
     assert "secret" not in text + json.dumps(line)
 
 
-def test_threads_and_tasks_begun_under_an_id_write_it(run: Run) -> None:
+def test_threads_and_tasks_started_under_a_correlation_id_write_it(run: Run) -> None:
     stream = io.StringIO()
     configure_logging("info", "text", stream)
     threads = Threads()
@@ -135,7 +135,7 @@ def test_the_filter_sets_the_id_for_any_formatter() -> None:
     assert stream.getvalue() == "abc-1 one\n- two\na\\nb three\n"
 
 
-def test_the_filter_says_none_unless_told_otherwise_and_keeps_what_a_record_has() -> None:
+def test_the_default_of_the_filter_is_none_and_existing_ids_are_kept() -> None:
     logger, stream = filtered(CorrelationFilter())
     logger.info("one")
     with bound_correlation_id("ours"):
@@ -145,7 +145,7 @@ def test_the_filter_says_none_unless_told_otherwise_and_keeps_what_a_record_has(
 
 
 @pytest.mark.parametrize("formatter", [TextLines(), JsonLines()], ids=["text", "json"])
-def test_on_a_queue_the_filter_keeps_the_id_for_the_thread_that_writes(formatter: logging.Formatter) -> None:
+def test_on_a_queue_the_filter_keeps_the_id_for_the_writing_thread(formatter: logging.Formatter) -> None:
     stream = io.StringIO()
     writer = logging.StreamHandler(stream)
     writer.setFormatter(formatter)

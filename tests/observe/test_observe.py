@@ -95,7 +95,7 @@ def test_the_lines_of_the_readme() -> None:
     )
 
 
-def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
+def test_a_failure_logs_its_attempt_and_the_first_line_of_the_error() -> None:
     error = ended(AttemptOutcome.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2", retry_in=7.389)
     line = f"[worker({W})] WARNING: Failed task 1 (hello), attempt 2/25, retrying in 7.4s: ValueError: no (0.16ms)\n"
     assert written(error, level="info") == line
@@ -108,9 +108,7 @@ def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
 @pytest.mark.parametrize(
     ("how", "level"), [(AttemptOutcome.RETRY, logging.WARNING), (AttemptOutcome.FAILED, logging.ERROR)]
 )
-def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(
-    how: AttemptOutcome, level: int
-) -> None:
+def test_failures_of_a_task_have_one_message_with_numbers_as_arguments(how: AttemptOutcome, level: int) -> None:
     """Sentry groups by the message before it is formatted, and makes an issue of each line at ERROR."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -130,7 +128,7 @@ def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(
     assert "attempt 2/25" in other.getMessage()
 
 
-def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> None:
+def test_secrets_are_redacted_in_text_and_json_and_parentheses_stay() -> None:
     facts = {"password": "hunter2", "api_key": "k", "tokens": 3, "nested": {"db_password": "x"}}
     lines = {}
     for fmt in ("text", "json"):
@@ -148,12 +146,12 @@ def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> N
     assert entry["meta"] == {"password": "***", "api_key": "***", "tokens": 3, "nested": {"db_password": "***"}}
 
 
-def test_a_timed_line_begins_with_the_moment() -> None:
+def test_a_timed_line_starts_with_the_time() -> None:
     line = written(ended(), fmt="timed")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z \[worker\(.*\)\] INFO: Completed .*\n", line), line
 
 
-def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
+def test_many_reset_jobs_are_one_line_with_their_number() -> None:
     states = [State.QUEUED] * 530 + [State.FAILED]
     line = written(JobsReset(tuple(ResetJob(number, "hello", state, "w") for number, state in enumerate(states))))
     assert line.count("\n") == 1
@@ -161,12 +159,12 @@ def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
     assert "and 481 more" in line
 
 
-def test_trouble_with_the_store_has_its_facts_in_fields() -> None:
+def test_a_failed_store_call_has_fields_in_json() -> None:
     entry = json.loads(written(StoreCallFailed(W, "claim", "gone", 0.25), fmt="json"))
     assert (entry["doing"], entry["retry_in"], entry["error"]) == ("claim", 0.25, "gone")
 
 
-def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_is_reported_without_a_log_listener(caplog: pytest.LogCaptureFixture) -> None:
     def raises(event: JobEnded) -> None:
         raise ZeroDivisionError("nobody listens to me")
 
@@ -177,7 +175,7 @@ def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: p
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_traceback_is_told_by_its_last_line() -> None:
+def test_a_traceback_is_summarized_by_its_last_line() -> None:
     error = 'Traceback (most recent call last):\n  File "x"\n    boom\nKeyError: 5\n'
     assert "Permanently failed task 1 (hello), attempt 2/25: KeyError: 5 (" in written(
         ended(AttemptOutcome.FAILED, error)
@@ -232,7 +230,7 @@ def test_every_event_has_a_line(event: Event, words: str) -> None:
     assert words in written(event)
 
 
-def test_every_kind_of_event_is_listened_to() -> None:
+def test_every_kind_of_event_has_a_listener() -> None:
     stream = io.StringIO()
     configure_logging("debug", "text", stream)
     hub = Events()
@@ -253,7 +251,7 @@ def test_every_kind_of_event_is_listened_to() -> None:
     }
 
 
-def test_nobody_listens_to_what_the_level_would_drop() -> None:
+def test_events_below_the_level_have_no_listener() -> None:
     def wanted(level: str) -> tuple[bool, bool, bool, bool]:
         configure_logging(level, "text", io.StringIO())
         hub = Events()
@@ -267,13 +265,13 @@ def test_nobody_listens_to_what_the_level_would_drop() -> None:
     assert wanted("off") == (False, False, False, False)
 
 
-def test_a_success_is_not_written_where_only_errors_are() -> None:
+def test_a_success_is_not_logged_at_level_error() -> None:
     assert written(ended(), level="error") == ""
     assert "Permanently failed task" in written(ended(AttemptOutcome.FAILED, "x"), level="error")
     assert written(ended(AttemptOutcome.RETRY, "x"), level="error") == ""
 
 
-def test_json_lines_hold_the_scope_in_fields() -> None:
+def test_json_lines_have_the_scope_in_fields() -> None:
     stream = io.StringIO()
     configure_logging("info", "json", stream)
     job_logger(W, "hello", 1).scope(tenant="a").warning("careful", left=3, place="postgres://u:pw@h")
@@ -293,7 +291,7 @@ def test_json_lines_hold_the_scope_in_fields() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])
-def test_whatever_a_task_logs_is_written_and_never_raises(fmt: str) -> None:
+def test_any_logged_value_is_written_without_an_error(fmt: str) -> None:
     stream = io.StringIO()
     configure_logging("info", fmt, stream)
 
@@ -351,7 +349,7 @@ def test_logging_can_be_configured_twice_without_doubling_lines() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "afterwards"])
-def test_a_line_is_written_once_where_the_program_has_handlers_of_its_own(when: str) -> None:
+def test_a_line_is_written_once_beside_handlers_of_the_program(when: str) -> None:
     """As Django's, of ``django``, with DEBUG on; in a process that is started it comes after ours."""
     stream = io.StringIO()
     logging.getLogger("stowhand.core")  # a process that has started has it, whichever test is the first
@@ -388,7 +386,7 @@ def test_a_line_is_written_once_where_the_program_has_handlers_of_its_own(when: 
     ]
 
 
-def test_colour_is_for_terminals_that_want_it_and_the_time_of_day_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_is_for_terminals_and_the_time_of_day_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -405,7 +403,7 @@ def test_colour_is_for_terminals_that_want_it_and_the_time_of_day_for_all(monkey
     assert re.fullmatch(r"\d\d:\d\d:\d\d \[core\] INFO: x\n", plain.getvalue())
 
 
-def test_a_listener_that_raises_is_reported_and_the_others_go_on() -> None:
+def test_a_listener_that_raises_is_reported_and_the_others_continue() -> None:
     stream = io.StringIO()
     configure_logging("info", "text", stream)
     hub = Events()
@@ -421,7 +419,7 @@ def test_a_listener_that_raises_is_reported_and_the_others_go_on() -> None:
     assert "INFO: Stopped" in stream.getvalue()
 
 
-def test_escaping_keeps_ordinary_writing_and_shows_the_rest() -> None:
+def test_escaping_keeps_ordinary_text_and_shows_control_characters() -> None:
     assert escape("Grüße, 日本語 👩‍👩‍👧") == "Grüße, 日本語 👩‍👩‍👧"
     assert escape("a\x00\t\r\n\x7f\x9b\u202e\ud800") == "a\\x00\\t\\r\\n\\x7f\\x9b\\u202e\\ud800"
     assert escape_lines("a\r\nb\u2028c") == "a\n    b\\u2028c"
@@ -441,15 +439,15 @@ def test_escaping_keeps_ordinary_writing_and_shows_the_rest() -> None:
         ("the password is wrong", "the password is wrong"),
     ],
 )
-def test_scrubbing(text: str, scrubbed: str) -> None:
+def test_passwords_are_scrubbed(text: str, scrubbed: str) -> None:
     assert scrub(text) == scrubbed
 
 
-def test_the_telling_line_of_nothing_is_nothing() -> None:
+def test_the_summary_of_an_empty_error_is_empty() -> None:
     assert summary_line("\n \n") == ""
 
 
-def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None:
+def test_the_audit_of_the_dashboard_is_one_line_with_any_names() -> None:
     stream = io.StringIO()
     configure_logging("info", "text", stream=stream)
     events = Events()
@@ -462,7 +460,7 @@ def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None
     ]
 
 
-def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> None:
+def test_an_outage_of_the_dashboards_store_and_its_end_are_a_line_each() -> None:
     stream = io.StringIO()
     configure_logging("info", "text", stream=stream)
     events = Events()
@@ -475,7 +473,7 @@ def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> No
     ]
 
 
-def test_the_audit_of_a_mounted_dashboard_needs_no_logging_and_heeds_one_of_later(
+def test_the_audit_of_a_mounted_dashboard_needs_no_logging_and_uses_later_logging(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An application mounts it at import, before it configures logging, or never does."""

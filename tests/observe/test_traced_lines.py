@@ -22,7 +22,7 @@ from tests.support.spans import Spans, ids_of
 shop = logging.getLogger("shop")
 
 
-def test_every_line_of_an_attempt_says_whose_it_is_whatever_wrote_it(run: Run) -> None:
+def test_every_line_of_an_attempt_names_its_job(run: Run) -> None:
     spans = Spans()
     store = spans.traces().store(MemoryStore())
     outlived = asyncio.Event()

@@ -35,7 +35,7 @@ from tests.support.memory_rows import rows_of
 from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_of, work
 
 
-def test_an_attempt_is_a_trace_of_its_own_linked_to_the_span_that_enqueued_it(run: Run, spans: Spans, app: App) -> None:
+def test_an_attempt_is_its_own_trace_linked_to_the_enqueue_span(run: Run, spans: Spans, app: App) -> None:
     @app.task(serial="mail")
     async def send(to: str) -> None: ...
 
@@ -62,7 +62,7 @@ def test_an_attempt_is_a_trace_of_its_own_linked_to_the_span_that_enqueued_it(ru
     assert ran.status.status_code is StatusCode.UNSET
 
 
-def test_on_request_it_is_within_the_span_that_enqueued_it(run: Run, spans: Spans) -> None:
+def test_with_parent_an_attempt_is_a_child_of_the_enqueue_span(run: Run, spans: Spans) -> None:
     app = App(store=MemoryStore(), traces=spans.traces(parent=True))
 
     @app.task
@@ -74,7 +74,7 @@ def test_on_request_it_is_within_the_span_that_enqueued_it(run: Run, spans: Span
     assert (ran.parent.trace_id, ran.parent.span_id) == ids_of(enqueued) == links_of(ran)[0]
 
 
-def test_each_attempt_is_a_span_and_an_error_is_told_in_it_without_passwords(run: Run, spans: Spans, app: App) -> None:
+def test_each_attempt_is_a_span_with_its_error_without_passwords(run: Run, spans: Spans, app: App) -> None:
     @app.task(max_attempts=2, backoff=constant(0.0))
     async def fetch() -> None:
         raise KeyError("postgresql://me:secret@host/db\x00")
@@ -115,7 +115,7 @@ def test_a_failure_that_is_an_outcome_is_an_error_without_an_exception(
     assert not ran.events
 
 
-def test_a_handler_of_ones_own_may_raise_an_outcome_too(run: Run, spans: Spans) -> None:
+def test_an_outcome_raised_by_a_plain_handler_is_in_its_span(run: Run, spans: Spans) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         raise Fail("no such address")
 
@@ -131,7 +131,7 @@ def test_a_handler_of_ones_own_may_raise_an_outcome_too(run: Run, spans: Spans) 
     assert (facts_of(ran)["stowhand.outcome"], facts_of(ran)["error.type"], ran.events) == ("failed", "failed", ())
 
 
-def test_what_a_handler_enqueues_is_within_its_span_and_what_follows_it_is_linked_to_it(
+def test_jobs_that_a_handler_enqueues_are_in_its_span_and_jobs_after_it_are_linked(
     run: Run, spans: Spans, app: App
 ) -> None:
     seen: list[str | None] = []
@@ -171,7 +171,7 @@ def test_a_job_of_a_tick_is_linked_to_it(run: Run, spans: Spans, app: App) -> No
     assert facts_of(tick)["messaging.message.id"] == facts_of(ran)["messaging.message.id"]
 
 
-def test_a_context_that_the_job_was_given_in_sql_is_used(run: Run, spans: Spans, app: App) -> None:
+def test_a_context_set_in_sql_is_used(run: Run, spans: Spans, app: App) -> None:
     @app.task
     async def send() -> None: ...
 
@@ -180,7 +180,7 @@ def test_a_context_that_the_job_was_given_in_sql_is_used(run: Run, spans: Spans,
     assert links_of(spans.one("run send")) == [(int("a" * 32, 16), int("b" * 16, 16))]
 
 
-def test_with_the_no_op_provider_nothing_travels_and_nothing_is_hidden(run: Run, spans: Spans) -> None:
+def test_with_the_no_op_provider_jobs_carry_nothing_and_outer_spans_stay_visible(run: Run, spans: Spans) -> None:
     app = App(store=MemoryStore(), traces=Traces(NoOpTracerProvider()))
     seen: list[tuple[str, ...]] = []
 
@@ -202,7 +202,7 @@ def test_with_the_no_op_provider_nothing_travels_and_nothing_is_hidden(run: Run,
     assert inner.span_id == ids_of(spans.one("outer"))[1]
 
 
-def test_a_program_is_told_the_span_of_its_attempt(run: Run, spans: Spans, tmp_path: Path) -> None:
+def test_a_program_receives_the_span_of_its_attempt(run: Run, spans: Spans, tmp_path: Path) -> None:
     program = tmp_path / "show"
     program.write_text(f'#!/bin/sh\nprintenv TRACEPARENT > "{tmp_path}/said"\n')
     program.chmod(0o755)
@@ -212,7 +212,7 @@ def test_a_program_is_told_the_span_of_its_attempt(run: Run, spans: Spans, tmp_p
     assert (tmp_path / "said").read_text().strip() == traceparent_of(spans.one("run show"))
 
 
-def test_a_job_that_was_handed_back_says_so(run: Run, spans: Spans, app: App) -> None:
+def test_the_span_of_a_returned_job_has_that_outcome(run: Run, spans: Spans, app: App) -> None:
     begun = asyncio.Event()
 
     @app.task
@@ -276,7 +276,7 @@ def test_a_worker_of_any_handler_is_traced_by_its_events(run: Run, spans: Spans)
     assert read_carried(follower.flags) == {"traceparent": traceparent_of(spans.one("run t"))}
 
 
-def test_what_does_not_fit_among_the_flags_is_left_out() -> None:
+def test_values_that_do_not_fit_into_the_flags_are_left_out() -> None:
     many = tuple(f"f{number}" for number in range(63))
     carried: dict[str, str | None] = {"traceparent": "00-a", "correlation_id": "c"}
     assert with_carried(NewJob(task="t", flags=many), carried).flags == (*many, "traceparent=00-a")

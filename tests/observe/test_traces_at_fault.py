@@ -38,7 +38,7 @@ from tests.support.spans import Spans, facts_of, links_of, work
         "00-é-\N{PILE OF POO}",
     ],
 )
-def test_a_context_that_is_none_fails_no_job_and_its_span_stands_alone(run: Run, spans: Spans, context: str) -> None:
+def test_an_invalid_context_fails_no_job_and_its_span_has_no_link(run: Run, spans: Spans, context: str) -> None:
     store = MemoryStore()
     app = App(store=store, traces=spans.traces(parent=True))
 
@@ -68,7 +68,7 @@ def test_an_attempt_whose_child_died_is_lost(run: Run, spans: Spans) -> None:
     assert (facts_of(ran)["stowhand.outcome"], ran.status.status_code) == ("lost", StatusCode.ERROR)
 
 
-def test_an_attempt_whose_child_could_not_begin_is_returned(run: Run, spans: Spans) -> None:
+def test_an_attempt_whose_child_could_not_start_is_returned(run: Run, spans: Spans) -> None:
     events = spans.traces().of(Events())
     claim = Claim(Lease(7, "token", 3), None, "suspect", 3, 25)
 
@@ -82,7 +82,7 @@ def test_an_attempt_whose_child_could_not_begin_is_returned(run: Run, spans: Spa
     assert (facts_of(ran)["stowhand.outcome"], ran.status.status_code) == ("returned", StatusCode.UNSET)
 
 
-def test_what_is_never_heard_of_again_ends_with_its_worker(run: Run, spans: Spans) -> None:
+def test_a_span_without_a_reported_outcome_ends_with_its_worker(run: Run, spans: Spans) -> None:
     events = spans.traces().of(Events())
 
     async def handle(attempt: Attempt[Any], record: object) -> None: ...
@@ -100,7 +100,7 @@ def test_what_is_never_heard_of_again_ends_with_its_worker(run: Run, spans: Span
     assert [facts_of(span)["stowhand.outcome"] for span in spans.named("run t")] == ["unknown", "unknown"]
 
 
-def test_a_part_of_opentelemetry_that_raises_is_no_jobs_trouble(
+def test_an_error_of_opentelemetry_does_not_fail_a_job(
     run: Run, spans: Spans, app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(SpanProcessor):
@@ -119,7 +119,7 @@ def test_a_part_of_opentelemetry_that_raises_is_no_jobs_trouble(
 
 
 @pytest.mark.parametrize("broken", ["on_start", "on_end"])
-def test_a_part_of_opentelemetry_that_raises_refuses_no_job(run: Run, spans: Spans, app: App, broken: str) -> None:
+def test_an_error_of_opentelemetry_does_not_fail_an_enqueue(run: Run, spans: Spans, app: App, broken: str) -> None:
     class Broken(SpanProcessor):
         def on_start(self, span: Any, parent_context: Any = None) -> None:
             self._raise("on_start")
@@ -152,7 +152,7 @@ def test_a_part_of_opentelemetry_that_raises_refuses_no_job(run: Run, spans: Spa
     assert sum(row.state is State.COMPLETED for row in app_rows(app)) == 4
 
 
-def test_what_is_raised_at_the_end_of_an_attempts_span_is_told_once(
+def test_an_error_at_the_end_of_a_span_is_logged_once(
     run: Run, spans: Spans, app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(SpanProcessor):
@@ -169,7 +169,7 @@ def test_what_is_raised_at_the_end_of_an_attempts_span_is_told_once(
     assert (len(told), "Tracing failed" in told[0]) == (1, True), told
 
 
-def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
+def test_listeners_of_a_traced_store_are_notified(spans: Spans) -> None:
     store = MemoryStore()
     told: list[str] = []
     spans.traces().store(store).notices.on_listening(lambda state, error, connection: told.append(state))
@@ -177,7 +177,7 @@ def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
     assert told == ["success"]
 
 
-def test_a_traced_store_encloses_attempts_as_its_store_does(spans: Spans) -> None:
+def test_a_traced_store_encloses_attempts_like_its_store(spans: Spans) -> None:
     traces, inner = spans.traces(), HttpStore("http://127.0.0.1:1")
     lent, own = traces.store(inner), traces.store(MemoryStore())
     assert lent.enclosing is inner
@@ -185,7 +185,7 @@ def test_a_traced_store_encloses_attempts_as_its_store_does(spans: Spans) -> Non
     assert traces.store(lent) is lent
 
 
-def test_what_runs_when_its_process_leaves_is_handed_over_too(run: Run, spans: Spans) -> None:
+def test_spans_of_running_attempts_are_exported_at_exit(run: Run, spans: Spans) -> None:
     traces = spans.traces()
     events = traces.of(Events())
 
@@ -199,7 +199,7 @@ def test_what_runs_when_its_process_leaves_is_handed_over_too(run: Run, spans: S
     assert len(spans.named("run t")) == 1
 
 
-def test_an_exporter_that_hangs_holds_nobody_at_the_end(
+def test_a_hanging_exporter_does_not_block_the_exit(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Hanging(SpanProcessor):

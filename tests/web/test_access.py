@@ -77,7 +77,7 @@ def door(tmp_path: Path) -> Opening:
 # -- on this machine -------------------------------------------------------------------------------
 
 
-async def test_a_program_of_this_machine_sees_everything_and_changes_nothing(door: Opening) -> None:
+async def test_a_local_program_can_read_everything_but_change_nothing(door: Opening) -> None:
     assert (await door().who()).rights == {Right.LOOK, Right.PAYLOADS}
     assert (await door(hide_payloads=True).who()).rights == {Right.LOOK}
 
@@ -97,7 +97,7 @@ async def test_a_program_of_this_machine_sees_everything_and_changes_nothing(doo
         {"x_forwarded_host": "jobs.example.com"},
     ],
 )
-async def test_a_foreign_name_and_a_proxy_are_refused_where_nobody_is_asked_who_they_are(
+async def test_without_identification_an_unknown_host_name_and_a_proxy_are_refused(
     door: Opening, headers: dict[str, str | None]
 ) -> None:
     page = await door().browser().open("/", 403, **headers)
@@ -106,11 +106,11 @@ async def test_a_foreign_name_and_a_proxy_are_refused_where_nobody_is_asked_who_
 
 
 @pytest.mark.parametrize("host", ["localhost:8480", "LOCALHOST", "127.0.0.1", "[::1]:8480", "127.0.0.1:65535"])
-async def test_this_machine_has_its_names(door: Opening, host: str) -> None:
+async def test_loopback_host_names_are_accepted(door: Opening, host: str) -> None:
     await door().browser(host=host).open("/")
 
 
-async def test_a_form_without_rights_is_refused_and_a_login_is_not_there(door: Opening) -> None:
+async def test_a_form_without_rights_is_refused_and_there_is_no_login(door: Opening) -> None:
     browser = door().browser()
     await browser.open("/login", 404)
     assert (await browser.ask("/login", {"secret": ["x"]})).status == 403
@@ -126,7 +126,7 @@ async def signed_in(door: Door) -> Browser:
     return browser
 
 
-async def test_with_actions_nobody_sees_a_thing_before_the_link_and_everything_after(door: Opening) -> None:
+async def test_with_actions_nothing_is_shown_before_the_link_is_used(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     page = await browser.open("/jobs?state=failed", 401)
@@ -139,7 +139,7 @@ async def test_with_actions_nobody_sees_a_thing_before_the_link_and_everything_a
     assert "Sign out" in page.html
 
 
-async def test_opening_the_link_does_not_spend_it_and_using_it_does(door: Opening) -> None:
+async def test_opening_the_link_does_not_use_it(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     (path,) = made.shown
     for method in ("GET", "HEAD", "GET"):
@@ -153,7 +153,7 @@ async def test_opening_the_link_does_not_spend_it_and_using_it_does(door: Openin
     await second.open("/", 401)
 
 
-async def test_a_link_is_good_for_ten_minutes(door: Opening) -> None:
+async def test_a_link_expires_after_ten_minutes(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open(made.shown[0])).form("/login")
@@ -161,7 +161,7 @@ async def test_a_link_is_good_for_ten_minutes(door: Opening) -> None:
     assert (await browser.send(form)).status == 401
 
 
-async def test_a_new_link_is_shown_where_the_owner_looks_and_not_in_the_page(door: Opening) -> None:
+async def test_a_new_link_is_shown_to_the_owner_and_not_on_the_page(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     await made.clock.advance(LINK_LIFE_SECONDS)
@@ -176,7 +176,7 @@ async def test_a_new_link_is_shown_where_the_owner_looks_and_not_in_the_page(doo
     assert (await signed_in(made)).cookies
 
 
-async def test_guessed_codes_meet_the_brake(door: Opening) -> None:
+async def test_guessed_codes_are_rate_limited(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open("/login?code=guessed")).form("/login")
@@ -188,7 +188,7 @@ async def test_guessed_codes_meet_the_brake(door: Opening) -> None:
     assert (await signed_in(made)).cookies, "the right one passes"
 
 
-async def test_without_tokens_what_is_pasted_as_one_is_worth_nothing(door: Opening) -> None:
+async def test_without_tokens_a_pasted_token_is_refused(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open("/", 401)).form("/login/link")
@@ -199,7 +199,7 @@ async def test_without_tokens_what_is_pasted_as_one_is_worth_nothing(door: Openi
     await browser.open("/", 401, authorization="Bearer ")
 
 
-async def test_a_session_ends_by_time_by_signing_out_and_with_the_process(door: Opening) -> None:
+async def test_a_session_ends_by_expiry_by_signing_out_and_with_the_process(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = await signed_in(made)
     other = door(link=True, allow_actions=True).browser()
@@ -220,7 +220,7 @@ async def test_a_session_ends_by_time_by_signing_out_and_with_the_process(door: 
     await browser.open("/", 401)
 
 
-async def test_who_signs_in_once_more_has_one_session(door: Opening) -> None:
+async def test_signing_in_again_replaces_the_session(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser, before = await signed_in(made), made.browser()
     before.cookies = dict(browser.cookies)
@@ -230,7 +230,7 @@ async def test_who_signs_in_once_more_has_one_session(door: Opening) -> None:
     await before.open("/", 401)
 
 
-async def test_a_session_given_by_another_is_not_taken_over(door: Opening) -> None:
+async def test_a_session_cookie_set_by_another_party_is_not_adopted(door: Opening) -> None:
     """Whoever plants a cookie before the login does not know the one after it."""
     made = door(link=True, allow_actions=True)
     browser = made.browser()
@@ -265,7 +265,7 @@ async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...]
     assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Right.PAYLOADS}
 
 
-async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Opening) -> None:
+async def test_a_token_signs_in_and_leads_to_the_requested_page(door: Opening) -> None:
     made = door(allow_actions=True)
     token = make_token(made.tokens, "ann", "read", "act")
     browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
@@ -279,7 +279,7 @@ async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Openi
     await browser.open("/", 401)
 
 
-async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Opening) -> None:
+async def test_the_sign_in_page_is_not_an_error(door: Opening) -> None:
     """And leads to no page that would ask for it again."""
     made = door()
     make_token(made.tokens, "ann", "read")
@@ -290,7 +290,7 @@ async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Op
     assert 'class="alert bad" role="alert"' in page.html
 
 
-async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
+async def test_a_live_page_ends_when_its_token_is_revoked(door: Opening) -> None:
     made = door()
     token = make_token(made.tokens, "ann", "read")
     live = LiveStreams(made.board.answer, made.board._reader, made.clock)
@@ -306,7 +306,7 @@ async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Openin
         await following
 
 
-async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -> None:
+async def test_a_token_without_rights_on_the_dashboard_does_not_sign_in(door: Opening) -> None:
     made = door()
     worker = make_token(made.tokens, "builder", "claim")
     limited = make_token(made.tokens, "some", "read", tasks=("hello",))
@@ -319,7 +319,7 @@ async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -
     await browser.open("/", 403, authorization=f"Bearer {worker}")
 
 
-async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> None:
+async def test_wrong_tokens_are_rate_limited_on_every_path(door: Opening) -> None:
     made = door()
     good = make_token(made.tokens, "ann", "read")
     browser = made.browser(peer="10.0.0.7")
@@ -337,7 +337,7 @@ async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> Non
     await browser.open("/", 401, authorization="Bearer nonsense")
 
 
-async def test_the_audit_says_who_signed_in_and_who_was_refused(door: Opening) -> None:
+async def test_the_audit_names_successful_and_refused_sign_ins(door: Opening) -> None:
     made, linked = door(), door(link=True, allow_actions=True)
     await signed_in(linked)
     token = make_token(made.tokens, "ann", "read")
@@ -351,7 +351,7 @@ async def test_the_audit_says_who_signed_in_and_who_was_refused(door: Opening) -
     assert linked.audit == [DashboardChanged("sign in", "link", ("link",), ("done",), "127.0.0.1")]
 
 
-async def test_a_file_of_tokens_made_later_closes_an_open_dashboard_and_ends_links(door: Opening) -> None:
+async def test_a_token_file_made_later_requires_tokens_and_ends_links(door: Opening) -> None:
     made, linked = door(), door(link=True, allow_actions=True)
     browser = await signed_in(linked)
     await made.who()
@@ -365,7 +365,7 @@ async def test_a_file_of_tokens_made_later_closes_an_open_dashboard_and_ends_lin
 PROXY = {"trust_header": "X-Forwarded-User", "public_url": "https://jobs.example.com"}
 
 
-async def test_a_named_proxy_says_who_it_is_and_nobody_else_does(door: Opening) -> None:
+async def test_only_a_trusted_proxy_names_the_visitor(door: Opening) -> None:
     made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]), allow_actions=True)
     told = {"x_forwarded_user": "ann@example.com", "host": "jobs.example.com"}
     assert await made.who(peer="10.1.2.3", **told) == Visitor("ann@example.com", EVERYTHING)
@@ -377,21 +377,21 @@ async def test_a_named_proxy_says_who_it_is_and_nobody_else_does(door: Opening) 
 
 
 @pytest.mark.parametrize("name", ["", " ", None, "ann, bob", "a" * 129, "ann\x1b[2J", "ann\u202ebob"])
-async def test_a_proxy_that_does_not_say_one_name_says_nothing(door: Opening, name: str | None) -> None:
+async def test_a_proxy_that_names_no_single_visitor_is_refused(door: Opening, name: str | None) -> None:
     made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
     browser = made.browser(peer="10.0.0.1", host="jobs.example.com")
     page = await browser.open("/", 403, x_forwarded_user=name)
     assert "does not name the visitor in X-Forwarded-User" in page.html
 
 
-async def test_behind_a_proxy_on_this_machine_a_page_of_another_site_is_nobody(door: Opening) -> None:
+async def test_behind_a_local_proxy_a_page_of_another_site_has_no_rights(door: Opening) -> None:
     """Its name may lead to this address, and then its scripts may send any header."""
     made = door(**PROXY, proxies=Proxies(["127.0.0.1"]))
     await made.browser(host="evil.example:8080").open("/", 403, x_forwarded_user="ann")
     await made.browser(host="jobs.example.com").open("/", x_forwarded_user="ann")
 
 
-async def test_behind_a_proxy_a_token_is_good_too_and_the_brake_counts_the_client(door: Opening) -> None:
+async def test_behind_a_proxy_a_token_works_and_the_rate_limit_counts_the_client(door: Opening) -> None:
     made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
     token = make_token(made.tokens, "ci", "read")
     browser = made.browser(peer="11.0.0.1", host="jobs.example.com")
@@ -403,7 +403,7 @@ async def test_behind_a_proxy_a_token_is_good_too_and_the_brake_counts_the_clien
     assert [event.address for event in made.wrong] == ["8.8.8.8"]
 
 
-def test_a_header_alone_is_refused_at_the_start() -> None:
+def test_a_trusted_header_without_a_proxy_is_refused_at_the_start() -> None:
     halves: tuple[dict[str, Any], ...] = ({"public_url": "https://a.example"}, {"proxies": Proxies(["10.0.0.0/8"])})
     for lacking in halves:
         with pytest.raises(ConfigurationError, match="name the proxy that sends it"):
@@ -416,7 +416,7 @@ def test_a_header_alone_is_refused_at_the_start() -> None:
 # -- mounted ---------------------------------------------------------------------------------------
 
 
-async def test_a_mounted_dashboard_believes_its_application_alone(door: Opening) -> None:
+async def test_a_mounted_dashboard_trusts_only_its_application(door: Opening) -> None:
     made = Browser(Board(door().board._reader))
     await made.open("/", 403)
     token = make_token(door().tokens, "ann", "read")
@@ -451,7 +451,7 @@ async def test_a_post_of_another_site_changes_nothing(door: Opening) -> None:
     assert (await browser.ask("/logout", given, **older)).status == 303
 
 
-async def test_a_form_is_good_for_the_visitor_that_it_was_made_for(door: Opening) -> None:
+async def test_a_form_is_valid_only_for_its_visitor(door: Opening) -> None:
     made = door(allow_actions=True)
     tokens = [make_token(made.tokens, name, "read") for name in ("ann", "bob")]
     forms = []
@@ -463,7 +463,7 @@ async def test_a_form_is_good_for_the_visitor_that_it_was_made_for(door: Opening
     assert (await ann.send(his)).status == (await bob.send(hers)).status == 403
 
 
-async def test_a_program_posts_with_its_token_alone(door: Opening) -> None:
+async def test_a_program_posts_with_only_its_token(door: Opening) -> None:
     """No other site can make a browser send that header; a wrong one is no way around the form's token."""
     made = door(allow_actions=True)
     token = make_token(made.tokens, "ci", "act")
@@ -476,7 +476,7 @@ async def test_a_program_posts_with_its_token_alone(door: Opening) -> None:
     assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **site)).status == 403
 
 
-async def test_another_site_may_lead_here_and_may_not_embed_what_is_here(door: Opening) -> None:
+async def test_another_site_may_link_to_a_page_but_not_embed_it(door: Opening) -> None:
     browser = door().browser()
     await browser.open("/jobs", **FOREIGN)
     for other in (
@@ -487,7 +487,7 @@ async def test_another_site_may_lead_here_and_may_not_embed_what_is_here(door: O
         await browser.open("/jobs", 403, **other)
 
 
-async def test_who_follows_a_link_from_elsewhere_stays_signed_in(door: Opening) -> None:
+async def test_following_an_external_link_keeps_the_session(door: Opening) -> None:
     """The strict cookie does not come along: the page asks to go on, and throws nothing away."""
     made = door(link=True, allow_actions=True)
     browser = await signed_in(made)
@@ -500,7 +500,7 @@ async def test_who_follows_a_link_from_elsewhere_stays_signed_in(door: Opening) 
     await browser.open("/jobs?state=failed")
 
 
-async def test_every_reply_forbids_what_a_page_of_ours_does_not_do(door: Opening) -> None:
+async def test_every_reply_has_the_security_headers(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = await signed_in(made)
     stranger = made.browser()
@@ -524,7 +524,7 @@ async def test_every_reply_forbids_what_a_page_of_ours_does_not_do(door: Opening
             assert headers["cache-control"] == "no-store"
 
 
-async def test_cookies_are_out_of_reach_of_scripts_sites_and_neighbours(door: Opening) -> None:
+async def test_cookies_are_protected_from_scripts_other_sites_and_other_ports(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     reply = await browser.send((await browser.open(made.shown[0])).form("/login"))
@@ -548,7 +548,7 @@ async def test_cookies_are_out_of_reach_of_scripts_sites_and_neighbours(door: Op
     assert "; Path=/queue; " in _set(reply)[0]
 
 
-async def test_who_only_looks_gets_no_cookie(door: Opening) -> None:
+async def test_a_visitor_who_only_looks_gets_no_cookie(door: Opening) -> None:
     browser = door().browser()
     await browser.open("/")
     assert not browser.cookies
@@ -571,7 +571,7 @@ async def test_who_only_looks_gets_no_cookie(door: Opening) -> None:
         "/jobs//evil",
     ],
 )
-async def test_a_login_leads_nowhere_else(door: Opening, back: str) -> None:
+async def test_a_login_redirects_only_to_own_pages(door: Opening, back: str) -> None:
     made = door()
     token = make_token(made.tokens, "ann", "read")
     browser = made.browser()
@@ -580,7 +580,7 @@ async def test_a_login_leads_nowhere_else(door: Opening, back: str) -> None:
     assert dict(reply.headers)["location"] == "/"
 
 
-async def test_a_message_survives_one_page_and_nothing_else(door: Opening) -> None:
+async def test_a_message_is_shown_on_one_page_only(door: Opening) -> None:
     """What becomes of a form is told once; a cookie that nobody of us wrote is not shown."""
     access = door().access
     asked, _ = await access.admit(Request(headers={"host": "localhost"}, peer="::1"))

@@ -92,7 +92,7 @@ async def desk_at(store_at: Stores, **options: Any) -> AsyncIterator[Desk]:
         yield Desk(store, **options)
 
 
-async def test_each_action_from_the_form_to_the_row(store_at: Stores) -> None:
+async def test_each_action_changes_the_job(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         later = datetime.now(UTC) + timedelta(hours=1)
         ids = {name: await desk.add(run_at=later) for name in JOB_ACTIONS}
@@ -129,7 +129,7 @@ async def test_each_action_from_the_form_to_the_row(store_at: Stores) -> None:
         assert {event.answers for event in desk.told} == {("done",)}
 
 
-async def test_a_selection_is_told_one_by_one(store_at: Stores) -> None:
+async def test_a_selection_gets_an_answer_for_each_job(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         await desk.add()
         running = await desk.running()
@@ -148,7 +148,7 @@ async def test_a_selection_is_told_one_by_one(store_at: Stores) -> None:
         assert line.startswith(f"Cancel {running}: asked (it is running")
 
 
-async def test_run_now_leaves_attempts_and_says_of_a_failed_job_what_to_do(store_at: Stores) -> None:
+async def test_run_now_keeps_attempts_and_refuses_failed_jobs_with_advice(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         failed = await desk.add()
         await desk.store.admin.permanently_fail_jobs([failed])
@@ -179,7 +179,7 @@ async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None
         assert desk.told[0] == DashboardChanged("pause serial", "ann", ("a/b <mail>",), ("done",), "10.0.0.1")
 
 
-async def test_what_cannot_be_undone_is_asked_for_once_more_on_a_page() -> None:
+async def test_an_irreversible_action_asks_on_a_page_first() -> None:
     desk = Desk(MemoryStore())
     ids = [await desk.add() for _ in range(7)]
     form = (await desk.browser.open("/jobs?task=send")).form("/act")
@@ -199,7 +199,7 @@ async def test_what_cannot_be_undone_is_asked_for_once_more_on_a_page() -> None:
     assert dict(reply.headers)["location"] == "/jobs", "its own page is gone"
 
 
-async def test_a_form_sent_twice_does_what_it_does_once() -> None:
+async def test_a_form_sent_twice_acts_once() -> None:
     desk = Desk(MemoryStore())
     for action in JOB_ACTIONS:
         job_id = await desk.add()
@@ -240,7 +240,7 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
         ({"pause task": "x" * 129}, "the limit is 128"),
     ],
 )
-async def test_a_form_that_means_nothing_is_refused_with_the_field(fields: dict[str, Any], words: str) -> None:
+async def test_an_invalid_form_is_refused_with_the_field(fields: dict[str, Any], words: str) -> None:
     desk = Desk(MemoryStore())
     await desk.add()
     form = (await desk.browser.open("/jobs")).form("/act")
@@ -250,13 +250,13 @@ async def test_a_form_that_means_nothing_is_refused_with_the_field(fields: dict[
     assert not desk.told
 
 
-async def test_nothing_chosen_is_said() -> None:
+async def test_an_empty_selection_is_reported() -> None:
     desk = Desk(MemoryStore())
     await desk.add()
     assert await desk.said(await desk.act("cancel")) == ["No job was selected."]
 
 
-async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_without_a_reply_is_audited_as_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(ids: Sequence[int]) -> None:
         raise StoreUnreachable("the connection broke at (17, a secret row)")
 
@@ -277,7 +277,7 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     assert desk.told[1:] == [DashboardChanged("run again", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
 
 
-async def test_what_the_store_refuses_is_told_and_audited_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_the_store_refuses_is_shown_and_audited_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(ids: Sequence[int]) -> None:
         raise StoreRefused("permission denied for table live")
 
@@ -293,7 +293,7 @@ async def test_what_the_store_refuses_is_told_and_audited_as_refused(monkeypatch
     assert [one.answers for one in desk.told] == [("refused",)]
 
 
-async def test_a_form_that_meets_no_schema_was_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_form_without_a_schema_changes_nothing_and_is_not_audited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def missing(ids: Sequence[int]) -> None:
         raise SchemaMissing("nothing is installed")
 
@@ -307,7 +307,7 @@ async def test_a_form_that_meets_no_schema_was_not_obeyed(monkeypatch: pytest.Mo
     assert "stowhand migrate" in page.html
 
 
-async def test_what_was_not_done_leads_back_to_where_its_form_was() -> None:
+async def test_an_error_page_links_back_to_the_form() -> None:
     desk = Desk(MemoryStore())
     desk.browser.prefix = "/admin"
     job_id = await desk.add()
@@ -333,7 +333,7 @@ async def again(desk: Desk, job_id: int, **fields: str | Sequence[str]) -> Reply
     return await desk.browser.send(page.form("/again"), **fields)
 
 
-async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) -> None:
+async def test_a_job_is_run_again_with_an_identical_payload(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         old = await desk.add(payload=PAYLOAD, serial="q", priority=3, max_attempts=7, flags=("f",), key="k")
         kept = (await desk.job(old)).payload_text
@@ -350,7 +350,7 @@ async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) 
         assert desk.told == [DashboardChanged("run again", "ann", (str(old), str(old + 1)), ("", "added"), "10.0.0.1")]
 
 
-async def test_a_job_that_is_run_again_is_in_no_trace_of_the_old_one() -> None:
+async def test_a_job_that_is_run_again_leaves_the_old_trace() -> None:
     desk = Desk(MemoryStore())
     carried = f"{TRACE_PARENT}=00-{'a' * 32}-{'b' * 16}-01", f"{CORRELATION_ID}=order-7"
     old = await desk.add(flags=("f", *carried))
@@ -358,7 +358,7 @@ async def test_a_job_that_is_run_again_is_in_no_trace_of_the_old_one() -> None:
     assert (await desk.job(old + 1)).flags == ("f",)
 
 
-async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
+async def test_changed_fields_are_checked_and_used(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         old = await desk.add(payload='{"n":1}')
         await again(desk, old, payload='{"n": 2}', serial=" mail ", priority="-5", max_attempts="2", when="+1h")
@@ -385,7 +385,7 @@ async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
         assert await desk.store.jobs.get(old + 2) is None or len(await desk.store.inspect.list()) == 2
 
 
-async def test_a_large_payload_stays_as_it_is_where_no_other_is_written() -> None:
+async def test_a_large_payload_is_kept_unless_another_is_entered() -> None:
     desk = Desk(MemoryStore())
     large = json.dumps({"token": "s3cret", "rows": ["x" * 100] * 2000})
     old = await desk.add(payload=large)
@@ -426,7 +426,7 @@ async def test_a_form_changed_after_it_was_sent_adds_another_job() -> None:
     assert sorted(job.payload_text for job in await desk.store.inspect.list()) == ['{"n":1}', '{"n":2}', '{"n":3}']
 
 
-async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_one() -> None:
+async def test_without_the_right_to_payloads_the_form_does_not_show_the_original() -> None:
     store = MemoryStore()
     desk = Desk(store, Visitor("bob", frozenset({Right.LOOK, Right.ADD})))
     old = await desk.add(payload=PAYLOAD, key="k3y-of-it")
@@ -442,7 +442,7 @@ async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_o
     assert (await desk.job(old + 1)).payload == {"token": "***"}, "nobody learns of it by having it sent on"
 
 
-async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
+async def test_without_the_right_to_look_an_action_reveals_no_task() -> None:
     desk = Desk(MemoryStore())
     job_id = await desk.add("h1dden-task", serial="h1dden-queue")
     form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
@@ -454,7 +454,7 @@ async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
     assert (await desk.browser.send(again)).status == 403
 
 
-async def test_forms_without_a_name_of_their_own_add_a_job_each() -> None:
+async def test_forms_without_an_id_add_a_job_each() -> None:
     desk = Desk(MemoryStore())
     first, second = await desk.add("first"), await desk.add("second")
     for old in (first, second):
@@ -462,7 +462,7 @@ async def test_forms_without_a_name_of_their_own_add_a_job_each() -> None:
     assert sorted(job.task for job in await desk.store.inspect.list()) == ["first", "first", "second", "second"]
 
 
-async def test_a_built_in_job_is_not_run_from_here() -> None:
+async def test_a_built_in_job_cannot_be_run_again() -> None:
     desk = Desk(MemoryStore())
     job = await desk.store.admin.add_built_in(NewJob(task="jobs:purge_completed"))
     page = Page(await again(desk, job.id))
@@ -471,7 +471,7 @@ async def test_a_built_in_job_is_not_run_from_here() -> None:
     assert len(await desk.store.inspect.list()) == 1
 
 
-async def test_a_step_of_a_flow_is_not_run_from_here() -> None:
+async def test_a_step_of_a_flow_cannot_be_run_again() -> None:
     desk = Desk(MemoryStore())
     step = await desk.add("orders/price", key="flow:orders:1", payload='{"id":"1"}')
     shown = await desk.browser.open(f"/job?id={step}")
@@ -481,7 +481,7 @@ async def test_a_step_of_a_flow_is_not_run_from_here() -> None:
     assert len(await desk.store.inspect.list()) == 1
 
 
-async def test_what_its_task_declares_holds() -> None:
+async def test_options_of_the_task_apply_to_added_jobs() -> None:
     def declared(job: NewJob) -> NewJob:
         if "n" not in job.payload:
             raise InvalidJob("payload: n is missing")
@@ -503,12 +503,12 @@ async def test_what_its_task_declares_holds() -> None:
         ('"postgres://u:pw@h/d"', '"postgres://u:***@h/d"'),
     ],
 )
-def test_what_is_secret_is_veiled_and_comes_back(text: str, shown: str) -> None:
+def test_secrets_are_hidden_in_the_form_and_restored_in_the_job(text: str, shown: str) -> None:
     assert _veiled(text) == shown
     assert _veiled(restored_text(shown, text)) == shown
 
 
-def test_what_was_changed_around_a_secret_is_kept() -> None:
+def test_an_edit_beside_a_secret_is_kept() -> None:
     old = '{"token":"t","deep":{"password":"p","n":1},"list":[{"secret":"s"}],"url":"x://u:pw@h"}'
     changed = json.loads(_veiled(old)) | {"new": [1.5], "text": "*** x://h ***"}
     changed["deep"]["n"] = 2
@@ -527,12 +527,12 @@ def test_what_was_changed_around_a_secret_is_kept() -> None:
 
 
 @pytest.mark.parametrize("changed", ['"x://u:***@other"', '["x://u:***@h", 2]', '"a user=ann password=***"'])
-def test_a_text_changed_around_its_secret_is_refused(changed: str) -> None:
+def test_an_edit_of_the_text_around_a_secret_is_refused(changed: str) -> None:
     with pytest.raises(InvalidJob, match="lacks; write the value"):
         restored_text(f'{{"at":{changed}}}', '{"at":"x://u:pw@h"}')
 
 
-def test_stars_that_stood_in_a_text_stay_in_what_was_changed_around_them() -> None:
+def test_asterisks_of_the_original_are_kept() -> None:
     assert restored_text('{"text":"new x://u:***@h"}', '{"text":"x://u:***@h"}') == '{"text":"new x://u:***@h"}'
 
 
@@ -564,7 +564,7 @@ async def test_all_jobs_that_match_are_retried_after_one_question(
         assert await desk.said(again) == ["No job matches anymore."]
 
 
-async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
+async def test_all_matching_jobs_are_canceled_up_to_the_maximum(
     store_at: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "MAX_MATCHING_JOBS", 3)
@@ -588,7 +588,7 @@ async def test_a_list_without_filters_has_no_button_for_all(store_at: Stores) ->
         assert _bulk(await desk.browser.open("/jobs")) == ""
 
 
-async def test_a_job_has_buttons_for_what_its_state_allows(store_at: Stores) -> None:
+async def test_a_job_has_buttons_for_the_actions_of_its_state(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         job_id = await desk.add()
         buttons = {}

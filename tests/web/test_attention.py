@@ -30,13 +30,13 @@ def told(by_task: Sequence[Period]) -> tuple[str, datetime | None]:
     return line.text, line.first_at
 
 
-def test_a_task_that_fails_is_told_while_its_jobs_have_attempts_left() -> None:
+def test_a_failing_task_is_reported_while_its_jobs_have_attempts_left() -> None:
     text, since = told(minutes(WORKS, WORKS, FAILS, FAILS, FAILS))
     assert text == "\u2068charge\u2069: 15 of 25 attempts of the last 10 minutes failed, the first"
     assert since == NOON - timedelta(minutes=2)
 
 
-def test_it_began_where_most_failed_and_not_where_one_did() -> None:
+def test_a_task_has_been_failing_since_most_attempts_failed() -> None:
     nearly_well = OutcomeCounts(ok=9, retry=1)
     by_task = minutes(
         FAILS, nearly_well, OutcomeCounts(), FAILS, OutcomeCounts(), OutcomeCounts(ok=2, retry=3), FAILS, WORKS
@@ -44,7 +44,7 @@ def test_it_began_where_most_failed_and_not_where_one_did() -> None:
     assert told([*by_task, *minutes(*[WORKS] * 9, task="other")])[1] == NOON - timedelta(minutes=4)
 
 
-def test_what_failed_for_as_long_as_is_known_began_before() -> None:
+def test_a_task_that_failed_for_the_whole_period_began_before_it() -> None:
     text, since = told(minutes(*[FAILS] * 60))
     assert text.endswith("50 of 50 attempts of the last 10 minutes failed, the first before")
     assert since == NOON - timedelta(minutes=59)
@@ -61,7 +61,7 @@ def test_what_failed_for_as_long_as_is_known_began_before() -> None:
     ],
     ids=["few", "most are well", "long ago", "for good, which is told as failures", "of others"],
 )
-def test_others_are_not_told(by_task: list[Period]) -> None:
+def test_tasks_without_recent_retries_are_not_reported(by_task: list[Period]) -> None:
     assert failing_tasks(by_task, NOON + timedelta(seconds=30)) == {}
 
 
@@ -103,25 +103,25 @@ MAY, NOTHING = "jobs are due that may run now", "No due job can run now."
         ([], [], "Nothing is due."),
     ],
 )
-def test_only_what_may_run_counts_in_how_long_the_rest_takes(
+def test_the_outlook_counts_only_jobs_that_may_run(
     tasks: list[BacklogRow], serials: list[SerialRow], said: str
 ) -> None:
     assert outlook(StoreState(now=NOON, tasks=tasks, serials=serials, last_hour=RATE)) == said
 
 
-def test_more_than_was_counted_is_said_so() -> None:
+def test_the_outlook_marks_lower_bounds() -> None:
     more = msgspec.structs.replace(row("a", 0), due=BoundedCount(10_000, is_lower_bound=True))
     assert outlook(StoreState(now=NOON, tasks=[more], last_hour=())).startswith("more than 10,000 jobs are due")
 
 
 @pytest.mark.parametrize("seconds", [0, 30, 59])
-def test_a_steady_rate_is_the_same_at_every_second_of_a_minute(seconds: int) -> None:
+def test_a_steady_rate_does_not_depend_on_the_second_of_the_minute(seconds: int) -> None:
     last_hour = minutes(*[OutcomeCounts(ok=60)] * 20, OutcomeCounts(ok=seconds))
     facts = StoreState(now=NOON + timedelta(seconds=seconds), tasks=[row("a", 600)], last_hour=last_hour)
     assert outlook(facts) == "600 jobs are due; at this rate that is 10m of work."
 
 
-def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> None:
+def test_lost_workers_link_to_the_task_with_most_of_them() -> None:
     once, often = minutes(OutcomeCounts(resets=5), task="once"), minutes(*[OutcomeCounts(resets=3)] * 4, task="often")
     (line,) = attention_items(
         StoreState(now=NOON, last_hour=minutes(OutcomeCounts(resets=17)), by_task=[*once, *often])
@@ -129,6 +129,6 @@ def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> No
     assert (line.text.split()[0], line.query) == ("17", {"task": "often"})
 
 
-def test_a_task_that_no_known_worker_has_may_be_one_of_workers_over_http() -> None:
+def test_a_task_without_a_known_worker_may_have_workers_over_http() -> None:
     (line,) = attention_items(StoreState(now=NOON, tasks=[row("a", 1, serving=0)]))
     assert (line.query, "over HTTP" in line.advice) == ({"task": "a", "state": ["queued", "errored"]}, True)

@@ -16,7 +16,7 @@ from stowhand.web.request import Request, View
 from tests.web.conftest import ADMIN, LOOKER, PageReader, Stores
 
 
-async def test_the_pages_are_there_on_every_store(store_at: Stores) -> None:
+async def test_every_page_exists_on_every_store(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"x"}', serial="mail"))
         visitor = PageReader(store)
@@ -34,7 +34,7 @@ async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
     assert (await visitor.reply("/jobs", method="PUT")).status == 405
 
 
-async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
+async def test_an_outage_shows_its_start_and_ends_by_itself() -> None:
     store, answers = MemoryStore(), [StoreUnreachable("no route to postgresql://u:secret@db"), None]
 
     async def opened() -> QueueStore:
@@ -54,7 +54,7 @@ async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
     assert (await board.answer(asked)).status == 200
 
 
-async def test_a_schema_of_another_version_has_not_the_time_of_the_outage_before_it() -> None:
+async def test_a_schema_error_does_not_show_the_start_of_an_earlier_outage() -> None:
     errors = [StoreUnreachable("restarting"), SchemaTooNew("upgrade this program")]
 
     async def opened() -> QueueStore:
@@ -65,7 +65,7 @@ async def test_a_schema_of_another_version_has_not_the_time_of_the_outage_before
     assert [b"Since <time" in page for page in pages if isinstance(page, bytes)] == [True, False]
 
 
-async def test_a_schema_that_is_absent_names_the_command() -> None:
+async def test_a_missing_schema_names_the_command() -> None:
     async def opened() -> QueueStore:
         raise SchemaMissing("nothing is installed")
 
@@ -74,7 +74,7 @@ async def test_a_schema_that_is_absent_names_the_command() -> None:
     assert b"stowhand migrate" in reply.body
 
 
-async def test_links_know_the_prefix_and_quote_every_name() -> None:
+async def test_links_have_the_prefix_and_quote_names() -> None:
     asked = Request(prefix="/ops/jobs")
     assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
         "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
@@ -84,7 +84,7 @@ async def test_links_know_the_prefix_and_quote_every_name() -> None:
     assert 'href="/ops/jobs/assets/board.css' in page
 
 
-async def test_assets_are_kept_by_browsers_until_they_change() -> None:
+async def test_browsers_cache_assets_until_they_change() -> None:
     visitor = PageReader(MemoryStore())
     first = dict((reply := await visitor.reply("/assets/board.css")).headers)
     assert reply.body
@@ -98,7 +98,7 @@ async def test_assets_are_kept_by_browsers_until_they_change() -> None:
     assert (await visitor.reply("/assets/../board.py")).status == 404
 
 
-async def test_without_the_right_to_payloads_none_is_in_a_page(store_at: Stores) -> None:
+async def test_without_the_right_to_payloads_no_page_has_one(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"hush-payload"}', key="hush-key"))
         await store.admin.permanently_fail_jobs([job.id], "hush-error")
@@ -106,7 +106,7 @@ async def test_without_the_right_to_payloads_none_is_in_a_page(store_at: Stores)
             assert "hush" not in await PageReader(store, LOOKER).page(at)
 
 
-async def test_every_page_is_there_where_the_database_may_only_be_read(store_at: Stores) -> None:
+async def test_every_page_works_on_a_read_only_database(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([job.id])
@@ -118,7 +118,7 @@ async def test_every_page_is_there_where_the_database_may_only_be_read(store_at:
                 assert "Last error" in await PageReader(read).page(f"/job?id={job.id}")
 
 
-async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> None:
+async def test_changes_use_the_writable_store() -> None:
     looking, actions = MemoryStore(), MemoryStore()
 
     async def looked_at() -> QueueStore:
@@ -133,7 +133,7 @@ async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> N
     assert len((await actions.inspect.search()).jobs) == 1
 
 
-async def test_a_question_that_takes_too_long_is_a_banner() -> None:
+async def test_a_query_that_takes_too_long_is_an_error_page() -> None:
     async def opened() -> QueueStore:
         raise StoreTooSlow("no answer within 5 s")
 
@@ -143,7 +143,7 @@ async def test_a_question_that_takes_too_long_is_a_banner() -> None:
     assert "Since" not in page
 
 
-async def test_an_error_is_asked_about_again_at_once() -> None:
+async def test_a_failed_page_is_queried_again_at_once() -> None:
     answers: list[Exception | None] = [StoreUnreachable("away"), None]
     store = MemoryStore()
 
@@ -157,7 +157,7 @@ async def test_an_error_is_asked_about_again_at_once() -> None:
     assert "Nothing is due" in await visitor.page("/")
 
 
-async def test_a_bug_is_reported_and_its_page_has_the_headers_of_every_other() -> None:
+async def test_a_bug_is_reported_and_its_page_has_the_common_headers() -> None:
     async def broken(asked: Request, reader: Reader) -> View:
         raise ZeroDivisionError("a bug, with a hush")
 

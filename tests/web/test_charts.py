@@ -46,7 +46,7 @@ def path(chart: Markup, style: str) -> str:
 
 @pytest.mark.parametrize("count", [1, 2, 60, 1000])
 @pytest.mark.parametrize("chart", [throughput, waits, runs])
-def test_a_chart_has_as_many_columns_as_there_are(chart: object, count: int) -> None:
+def test_a_chart_has_a_column_for_each_slot(chart: object, count: int) -> None:
     assert callable(chart)
     figure = drawn(chart("figure", slots(*[took(0.02, 1.5)] * count)))
     svg = figure.find(".//svg")
@@ -55,27 +55,27 @@ def test_a_chart_has_as_many_columns_as_there_are(chart: object, count: int) -> 
     assert len(figure.findall(".//rect")) == count
 
 
-def test_failures_stand_on_top_of_what_ended_well() -> None:
+def test_failures_are_drawn_on_top_of_successes() -> None:
     chart = throughput("figure", slots(OutcomeCounts(ok=6, failed=1, retry=1), None, OutcomeCounts(ok=10)))
     assert path(chart, "ok") == "M0.5 100v-60M2.5 100v-100"
     assert path(chart, "bad") == "M0.5 40v-20"
     assert "16 attempts succeeded, 2 failed." in chart
 
 
-def test_one_failure_among_thousands_is_seen() -> None:
+def test_one_failure_among_thousands_is_visible() -> None:
     chart = throughput("figure", slots(OutcomeCounts(ok=100_000, failed=1)))
     assert path(chart, "bad") == "M0.5 50v-2"
     assert "200,000" in chart
 
 
-def test_what_was_not_counted_is_a_gap_and_what_stands_alone_a_dot() -> None:
+def test_a_missing_value_is_a_gap_and_a_single_value_is_a_dot() -> None:
     chart = runs("figure", slots(took(1.0), took(2.0), None, took(2.0)))
     assert path(chart, "p95").count("M") == 2
     assert path(chart, "p95").endswith("M3.5 24.09L3.5 24.09")
     assert len(drawn(chart).findall(".//rect")) == 3
 
 
-def test_nothing_counted_is_a_chart_without_lines() -> None:
+def test_a_chart_without_counts_has_no_lines() -> None:
     for chart in (throughput, waits, runs):
         figure = chart("figure", slots(None, None))
         assert path(figure, "ok") == path(figure, "bad") == path(figure, "p50") == ""
@@ -94,14 +94,14 @@ def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
     assert "mark" not in throughput("figure", slots(None), [AppVersion(label, NOON - timedelta(seconds=1))])
 
 
-def test_versions_that_came_up_within_one_column_stand_by_name() -> None:
+def test_all_versions_of_one_column_are_named() -> None:
     came = [AppVersion(one, NOON + timedelta(seconds=at)) for one, at in (("2.2", 61), ("2.1", 62), ("3.0", 5))]
     chart = throughput("figure", slots(OutcomeCounts(ok=1), OutcomeCounts(ok=1)), came)
     names = [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"]
     assert names == ["3.0", "2.1", "2.2"]
 
 
-def test_many_versions_are_a_line_a_column_of_which_the_last_have_names() -> None:
+def test_many_versions_have_one_line_per_column_and_the_last_are_named() -> None:
     span = slots(*[OutcomeCounts(ok=1)] * 90)
     came = [AppVersion(f"{at:0128}", NOON + timedelta(seconds=10 * at)) for at in range(540)]
     chart = throughput("figure", span, came)
@@ -112,7 +112,7 @@ def test_many_versions_are_a_line_a_column_of_which_the_last_have_names() -> Non
     assert len(chart) < len(throughput("figure", span)) + 15_000
 
 
-def test_a_chart_has_a_name_for_those_who_listen() -> None:
+def test_a_chart_has_a_name_and_a_description_for_screen_readers() -> None:
     svg = drawn(waits("w", slots(took(0.25)))).find(".//svg")
     assert svg is not None
     assert svg.get("aria-labelledby") == "w-t w-d"
@@ -125,7 +125,7 @@ def test_a_chart_has_a_name_for_those_who_listen() -> None:
     assert small.get("aria-hidden") == "true", "the cells beside it say it in numbers"
 
 
-def test_what_is_counted_comes_into_its_column() -> None:
+def test_counts_are_assigned_to_their_columns() -> None:
     periods = [
         Period(NOON + timedelta(minutes=minute), 60, task, OutcomeCounts(ok=1, waits={3: 1}))
         for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))

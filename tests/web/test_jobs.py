@@ -60,7 +60,7 @@ async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: St
         assert "Searched 2 of 2 jobs; 1 found." in page
 
 
-async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
+async def test_a_long_list_has_a_link_to_each_next_page(store_at: Stores) -> None:
     async with store_at() as store:
         wanted = await store.jobs.enqueue_many(NewJob(task="send", serial="q") for _ in range(120))
         visitor, walked, at = PageReader(store, prefix="/x"), [], "/x/jobs?serial=q"
@@ -82,18 +82,18 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
         ("go_on=nowhere", "'nowhere' is not a position of such a search"),
     ],
 )
-async def test_a_malformed_filter_is_named(query: str, said: str) -> None:
+async def test_an_invalid_filter_is_named(query: str, said: str) -> None:
     assert said in html.unescape(await PageReader(MemoryStore()).page(f"/jobs?{query}", 400))
 
 
 @pytest.mark.parametrize("query", ["error=disk", "key=k"])
-async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
+async def test_without_the_right_to_payloads_their_contents_cannot_be_searched(query: str) -> None:
     visitor = PageReader(MemoryStore(), LOOKER)
     assert "needs the right" in await visitor.page(f"/jobs?{query}", 403)
     assert 'name="error"' not in await visitor.page("/jobs")
 
 
-async def test_an_id_leads_to_its_job() -> None:
+async def test_an_id_redirects_to_its_job() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
     visitor = PageReader(store, prefix="/ops")
@@ -104,7 +104,7 @@ async def test_an_id_leads_to_its_job() -> None:
     assert "Show all" in await visitor.page("/ops/jobs?id=&task=nobodys")
 
 
-async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> None:
+async def test_a_job_shows_its_attempts_and_why_it_waits(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":["ada",{"n":9223372036854775809}]}'))
         (lease,) = await claimed(store)
@@ -124,7 +124,7 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         assert "needs the right" in await PageReader(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
 
 
-async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
+async def test_one_reset_is_singular() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
     for told in ("reset 1 time after", "reset 2 times after"):
@@ -133,7 +133,7 @@ async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
         assert told in await PageReader(store).page(f"/job?id={job.id}")
 
 
-async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_script() -> None:
+async def test_a_job_that_waits_for_another_links_to_it_and_has_times_for_the_script() -> None:
     store = MemoryStore()
     for _ in range(2):
         await store.jobs.enqueue(NewJob(task="send", serial="<i>"))
@@ -157,7 +157,7 @@ async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
         assert "18446744073709551617.50" not in await PageReader(store, LOOKER).page(f"/job?id={job.id}")
 
 
-async def test_what_an_error_says_is_no_link_to_a_task() -> None:
+async def test_an_error_text_is_not_linked_to_a_task() -> None:
     store = MemoryStore()
     told = NewJob(task="it's &#39; <q>")
     for on_failure in (None, told):
@@ -168,7 +168,7 @@ async def test_what_an_error_says_is_no_link_to_a_task() -> None:
         assert ("<q>" in page, "reports its failure" in page) == (False, on_failure is told)
 
 
-async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_at: Stores) -> None:
+async def test_a_job_that_reports_a_failure_links_to_the_failed_job(store_at: Stores) -> None:
     async with store_at() as store:
         told = await store.jobs.enqueue(NewJob(task="send", on_failure=NewJob(task="notify")))
         await store.admin.permanently_fail_jobs([told.id], "no")
@@ -182,7 +182,7 @@ async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_
         assert f"/job?id={teller.id}" in links(await PageReader(store).page(onward)), "when it is over, too"
 
 
-async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
+async def test_an_invalid_trace_or_failure_payload_is_shown() -> None:
     """Any producer may write it."""
     store = MemoryStore()
     for flag in ("traceparent=", "traceparent=x", "traceparent=--"):
@@ -198,7 +198,7 @@ async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
         assert ("Reports the failure of" in page, len(page.encode()) < 60_000) == (False, True)
 
 
-def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
+def test_a_payload_is_a_tree_with_exact_numbers() -> None:
     shown = str(tree({"a": [2**63 + 1, True, None, 'x<"y'], "token": "hush", "empty": {}}))
     assert "9223372036854775809" in shown
     assert "true" in shown
@@ -208,7 +208,7 @@ def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
     assert len(str(tree({f"{number}{'<' * 5000}": ["&" * 9000] for number in range(500)}))) < 120_000
 
 
-def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None:
+def test_copies_hide_secrets_and_change_nothing_else() -> None:
     assert redacted_text('{"n":1.50,"big":12345678901234567890}') == '{"n":1.50,"big":12345678901234567890}'
     for name in ("api_key", "X-Api-Key", "DB_PASSWORD", "secret_access_key", "privateKey", "refreshToken"):
         assert redacted_text(f'{{"n":1.50,"{name}":"hush"}}') == f'{{"n":1.50,"{name}":"***"}}'
@@ -217,7 +217,7 @@ def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None
     assert redacted_text("no json") == "no json"
 
 
-async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
+async def test_the_page_of_a_running_job_has_regions_for_its_result() -> None:
     """The stream fills and empties them: it does not make any."""
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
@@ -231,7 +231,7 @@ async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
     assert empty.findall(after) == ["actions", "why", "error"]
 
 
-async def test_what_was_failed_by_hand_is_said_once() -> None:
+async def test_a_failure_by_hand_is_mentioned_once() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
     await store.admin.permanently_fail_jobs([job.id])
@@ -239,7 +239,7 @@ async def test_what_was_failed_by_hand_is_said_once() -> None:
     assert page.count("by hand") == 1
 
 
-async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> None:
+async def test_a_large_payload_is_cut_on_the_page_and_complete_as_text() -> None:
     store = MemoryStore()
     large = '{"lines":["' + '","'.join("x" * 90 for _ in range(9000)) + '"]}'
     job = await store.jobs.enqueue(NewJob(task="send", payload=large))

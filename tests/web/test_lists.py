@@ -44,7 +44,7 @@ async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores
         assert 'name="resume serial"' in await PageReader(store, ACTOR).page("/queues")
 
 
-async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
+async def test_the_link_of_an_unusual_name_leads_to_its_jobs() -> None:
     store = MemoryStore()
     await store.jobs.enqueue(NewJob(task=ODD, serial=ODD))
     await store.jobs.enqueue(NewJob(task="other"))
@@ -56,7 +56,7 @@ async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
         assert 'id="job-2"' not in text
 
 
-async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: Stores) -> None:
+async def test_a_task_shows_its_rate_its_failures_and_its_workers(store_at: Stores) -> None:
     async with store_at() as store:
         assert "No task is known yet" in await PageReader(store).page("/tasks")
         for task in ("busy", "orphan"):
@@ -80,7 +80,7 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
         assert "&#39;speed&#39; given, must be one of trouble" in await visitor.page("/tasks?sort=speed", 400)
 
 
-async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> None:
+async def test_failures_are_grouped_with_their_start(store_at: Stores) -> None:
     async with store_at() as store:
         assert "No failed jobs" in await PageReader(store).page("/failures")
         for _ in range(2):
@@ -99,7 +99,7 @@ async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> Non
         assert "error=" not in await PageReader(store, LOOKER).page("/failures"), "they may not search in errors"
 
 
-async def test_where_nothing_has_failed_for_good_yet_attempts_that_failed_are_told() -> None:
+async def test_without_permanent_failures_failed_attempts_are_linked() -> None:
     store = MemoryStore()
     assert "Waiting for another attempt" not in await PageReader(store).page("/failures")
     await store.jobs.enqueue(NewJob(task="sync"))
@@ -109,7 +109,7 @@ async def test_where_nothing_has_failed_for_good_yet_attempts_that_failed_are_to
     assert '<a href="/jobs?state=errored">Waiting for another attempt after an error: 1</a>' in page
 
 
-async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> None:
+async def test_a_worker_shows_its_host_and_its_jobs(store_at: Stores) -> None:
     async with store_at() as store:
         assert "stowhand worker" in await PageReader(store).page("/workers")
         heartbeats = store.heartbeats()
@@ -127,7 +127,7 @@ async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> 
         assert "a, b, and 4 more" in text
 
 
-async def test_what_needs_attention_stands_first() -> None:
+async def test_attention_items_come_first() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     beats = store.heartbeats()
@@ -151,7 +151,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-async def test_pages_are_small_however_many_things_there_are_and_whatever_their_names(
+async def test_pages_stay_small_with_many_rows_and_long_names(
     name: Callable[[str, int], str],
 ) -> None:
     store = MemoryStore()

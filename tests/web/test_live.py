@@ -75,7 +75,7 @@ class Theatre:
         return await piece
 
 
-async def test_regions_come_at_first_and_then_when_they_have_changed() -> None:
+async def test_regions_are_sent_first_and_then_when_they_change() -> None:
     theatre = Theatre()
     stream = await theatre.stream()
     first = await theatre.next(stream)
@@ -89,7 +89,7 @@ async def test_regions_come_at_first_and_then_when_they_have_changed() -> None:
     assert b'id="a"' not in piece
 
 
-async def test_a_page_of_which_nothing_changed_says_only_that_it_is_alive() -> None:
+async def test_an_unchanged_page_sends_only_the_time() -> None:
     theatre = Theatre()
     theatre.body = b'<section id="a" data-region><time datetime="2030" title="x">3s ago</time></section>'
     stream = await theatre.stream()
@@ -98,7 +98,7 @@ async def test_a_page_of_which_nothing_changed_says_only_that_it_is_alive() -> N
     assert (await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)).startswith(b"event: now\ndata: ")
 
 
-async def test_all_viewers_share_one_question_a_second() -> None:
+async def test_all_viewers_share_one_query_a_second() -> None:
     theatre = Theatre()
     streams = [await theatre.stream() for _ in range(20)]
     pieces = [asyncio.ensure_future(_all(stream)) for stream in streams]
@@ -109,7 +109,7 @@ async def test_all_viewers_share_one_question_a_second() -> None:
     assert all(await asyncio.gather(*pieces))
 
 
-async def test_a_page_is_rendered_seldom_while_counts_change_all_the_time() -> None:
+async def test_a_page_is_rendered_less_often_while_counts_change_constantly() -> None:
     """A drain beside open pages is as fast as before: they take at most a fortieth of the time."""
     theatre = Theatre()
     theatre.takes = 0.1
@@ -123,7 +123,7 @@ async def test_a_page_is_rendered_seldom_while_counts_change_all_the_time() -> N
     await _ended(theatre, watching)
 
 
-async def test_a_change_after_quiet_is_shown_soon_whatever_a_page_costs() -> None:
+async def test_a_change_after_a_quiet_period_is_shown_soon() -> None:
     theatre = Theatre()
     theatre.takes = 0.1
     watching = asyncio.ensure_future(_watch(theatre))
@@ -139,7 +139,7 @@ async def test_a_change_after_quiet_is_shown_soon_whatever_a_page_costs() -> Non
     await _ended(theatre, watching)
 
 
-async def test_a_stream_ends_when_the_server_stops_and_after_its_life() -> None:
+async def test_a_stream_ends_when_the_server_stops_and_at_its_maximum_duration() -> None:
     theatre = Theatre()
     ended = asyncio.ensure_future(_all(await theatre.stream()))
     await theatre.clock.advance(MAX_STREAM_SECONDS + 1)
@@ -169,7 +169,7 @@ async def test_a_browser_with_enough_streams_polls_in_its_other_windows() -> Non
     assert await theatre.next(await theatre.stream()), "a window was closed"
 
 
-async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() -> None:
+async def test_each_rendering_uses_the_current_rights() -> None:
     theatre = Theatre()
     stream = await theatre.stream("/job")
     await theatre.next(stream)
@@ -179,20 +179,20 @@ async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() 
     assert [asked.headers for asked in theatre.asked] == [{"cookie": "c", "accept": "text/html"}] * 2
 
 
-async def test_an_asset_which_anybody_may_have_is_no_stream() -> None:
+async def test_an_asset_is_not_streamed() -> None:
     """Or who has not signed in keeps asking the store, and takes the places of viewers."""
     asked = Request(path="/assets/board.css", headers={"accept": "text/event-stream"})
     reply = await Board(Theatre().reader).answer(asked)
     assert isinstance(reply.body, bytes)
 
 
-async def test_a_page_that_is_not_there_ends_the_asking() -> None:
+async def test_a_missing_page_ends_the_stream() -> None:
     theatre = Theatre()
     theatre.status = 404
     assert (await theatre.live.stream(Request())).status == 204
 
 
-async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back() -> None:
+async def test_an_outage_is_sent_by_its_title_and_ends_by_itself() -> None:
     theatre = Theatre()
     stream = await theatre.stream()
     await theatre.next(stream)
@@ -203,7 +203,7 @@ async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back()
     assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)
 
 
-async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_reported_without_another_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen server keeps each question waiting for ten seconds."""
 
     async def away() -> None:
@@ -221,7 +221,7 @@ async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(mon
     assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)
 
 
-async def test_there_is_room_for_so_many_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_viewers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MAX_STREAMS", 1)
     theatre = Theatre()
     stream = await theatre.stream()
@@ -232,7 +232,7 @@ async def test_there_is_room_for_so_many_viewers(monkeypatch: pytest.MonkeyPatch
     assert (await theatre.live.stream(Request())).status == 200
 
 
-async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
+async def test_values_that_a_viewer_may_not_see_are_not_sent() -> None:
     store = MemoryStore()
     await store.jobs.enqueue(NewJob(task="t"))
     await store.admin.permanently_fail_jobs([1], "a secret")
@@ -274,7 +274,7 @@ uvicorn.run(app, fd=int(sys.argv[1]), log_config=None, lifespan="off", ws="none"
 """
 
 
-def test_a_stream_does_not_keep_a_server_from_stopping() -> None:
+def test_a_stream_does_not_delay_the_stop_of_a_server() -> None:
     """uvicorn waits for streams, and has told nobody that it is to stop."""
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))

@@ -64,7 +64,7 @@ MOUNTS: list[Callable[[Any], Any]] = [starlette, fastapi, behind_a_server_that_s
 
 
 @pytest.mark.parametrize("mount", MOUNTS)
-async def test_every_link_of_a_mounted_dashboard_leads_somewhere(mount: Callable[[Any], Any]) -> None:
+async def test_every_link_of_a_mounted_dashboard_works(mount: Callable[[Any], Any]) -> None:
     store = MemoryStore()
     await store.jobs.enqueue(NewJob(task="a/b"))
     prefix = "/ops/jobs" if mount is behind_a_server_that_says_nothing else ""
@@ -84,7 +84,7 @@ async def test_every_link_of_a_mounted_dashboard_leads_somewhere(mount: Callable
         assert {"/ops/jobs/jobs", "/ops/jobs/job", "/ops/jobs/assets/board.css"} <= seen
 
 
-async def test_the_application_says_what_its_visitors_may_do() -> None:
+async def test_the_application_decides_the_rights_of_visitors() -> None:
     app = App("memory://")
     job = await (await app.open()).jobs.enqueue(NewJob(task="send", payload='{"to":"hush"}'))
 
@@ -114,7 +114,7 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
 
 
 @pytest.mark.parametrize("then", [[], OSError("away")])
-async def test_an_open_page_shows_nothing_more_to_whom_the_application_no_longer_lets_look(then: Any) -> None:
+async def test_an_open_page_stops_updating_when_the_application_revokes_the_right(then: Any) -> None:
     app, given = App("memory://"), [["look"], ["look"], then]
     store = await app.open()
 
@@ -143,7 +143,7 @@ async def test_an_open_page_shows_nothing_more_to_whom_the_application_no_longer
     await app.close()
 
 
-async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_has_imported(
+async def test_a_job_added_from_the_page_has_the_options_of_its_task_although_its_module_was_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App("memory://", include=["mails_of_a_shop"])
@@ -189,7 +189,7 @@ class Watched(App):
         return await super().open_to_read()
 
 
-async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_own(url: str) -> None:
+async def test_reads_use_read_only_connections_and_changes_those_of_the_app(url: str) -> None:
     app = Watched(url)
     store = await app.open(install=True)
     async with app:
@@ -209,7 +209,7 @@ async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_ow
         assert now.state is State.CANCELED
 
 
-async def test_an_app_that_was_given_its_store_is_read_by_that() -> None:
+async def test_an_app_with_its_own_store_object_is_read_through_it() -> None:
     store = MemoryStore()
     assert await App(store=store).open_to_read() is store
     app = App("sqlite:///never-made.db")
@@ -217,12 +217,12 @@ async def test_an_app_that_was_given_its_store_is_read_by_that() -> None:
         assert await app.open_to_read() is store
 
 
-def test_a_prefix_that_is_no_path_is_refused() -> None:
+def test_an_invalid_prefix_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="write it like /jobs-admin"):
         dashboard(MemoryStore(), rights=lambda request: [], prefix="jobs/")
 
 
-async def test_a_lent_store_shows_jobs_one_by_one() -> None:
+async def test_a_remote_store_shows_single_jobs() -> None:
     lent = MemoryStore()
     with SharedServer() as street:
         store = open_store(street.lend(lent))
@@ -243,7 +243,7 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         await store.close()
 
 
-async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(tmp_path: Path) -> None:
+async def test_a_payload_that_a_remote_store_hides_is_not_shown_as_empty(tmp_path: Path) -> None:
     lent = MemoryStore()
     token = make_token(file := tmp_path / "tokens.json", "looks", Scope.READ)
     with SharedServer() as street:
@@ -259,7 +259,7 @@ async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(
         await store.close()
 
 
-async def test_a_lent_store_that_refuses_is_not_told_of_as_away(tmp_path: Path) -> None:
+async def test_a_remote_store_that_refuses_is_not_reported_as_an_outage(tmp_path: Path) -> None:
     lent = MemoryStore()
     token = make_token(file := tmp_path / "tokens.json", "works", Scope.CLAIM)
     with SharedServer() as street:
@@ -272,7 +272,7 @@ async def test_a_lent_store_that_refuses_is_not_told_of_as_away(tmp_path: Path) 
         await store.close()
 
 
-async def test_a_database_that_was_away_is_shown_again_by_itself(postgres_url: str) -> None:
+async def test_a_database_is_shown_again_after_an_outage(postgres_url: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
     store = open_store(postgres_url)
     await store.open()

@@ -38,7 +38,7 @@ def lines(page: str) -> list[tuple[str, str]]:
     return [(html.unescape(re.sub("</bdi>|[\u2068\u2069]", "", what)), html.unescape(href)) for what, href in said]
 
 
-async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Stores) -> None:
+async def test_each_attention_item_links_to_its_jobs(store_at: Stores) -> None:
     async with store_at() as store:
         await store.jobs.enqueue(NewJob(task="mail/x.y", serial='the "post"'))
         await store.jobs.enqueue(NewJob(task="unknown"))
@@ -63,20 +63,20 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
                 assert "<tbody>" in await visitor.page(href), href
 
 
-async def test_a_name_from_right_to_left_does_not_turn_its_line() -> None:
+async def test_a_right_to_left_name_does_not_reorder_its_line() -> None:
     store = MemoryStore()
     failed = await store.jobs.enqueue(NewJob(task="שלח"))
     await store.admin.permanently_fail_jobs([failed.id])
     assert "<bdi>\u2068שלח\u2069: 1 job failed" in await PageReader(store).page("/")
 
 
-async def test_states_stand_in_one_order_whatever_the_store(store_at: Stores) -> None:
+async def test_states_have_the_same_order_on_every_store(store_at: Stores) -> None:
     async with store_at() as store:
         page = await PageReader(store).page("/")
         assert re.findall(r'<a href="/jobs\?state=(\w+)">', page) == [state.value for state in State]
 
 
-async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:
+async def test_an_idle_store_has_no_attention_items(store_at: Stores) -> None:
     async with store_at() as store:
         page = await PageReader(store).page("/")
         assert lines(page) == []
@@ -85,7 +85,7 @@ async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:
         assert "No jobs finished in this period" in page
 
 
-async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(store_at: Stores) -> None:
+async def test_throughput_is_drawn_and_the_outlook_estimates_the_rest(store_at: Stores) -> None:
     async with store_at() as store:
         await store.jobs.enqueue_many(NewJob(task="mail/x.y") for _ in range(120))
         minute = int((await store.timetable.now()).timestamp() // 60)
@@ -103,7 +103,7 @@ async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(st
         assert len(page) < 60_000
 
 
-async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_good() -> None:
+async def test_a_failing_task_is_reported_before_a_job_fails_permanently() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     await store.jobs.enqueue(NewJob(task="charge_card"))
@@ -124,7 +124,7 @@ async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_go
     assert "stowhand serials pause --task charge_card" in page
 
 
-async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
+async def test_a_serial_key_held_for_long_links_to_its_job() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
     for serial in ("busy", "busy", "alone"):
@@ -149,6 +149,6 @@ async def test_a_lost_worker_is_named() -> None:
 
 
 @pytest.mark.parametrize("span", ["2h", "<x>"])
-async def test_an_unknown_span_is_named(span: str) -> None:
+async def test_an_unknown_span_is_refused(span: str) -> None:
     page = await PageReader(MemoryStore()).page(f"/?span={span}", 400)
     assert f"span: {span!r} given, must be one of 1h, 1d" in html.unescape(page)

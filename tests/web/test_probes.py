@@ -130,7 +130,7 @@ async def test_a_hostile_text_is_text_on_every_page(text: str, harmless: dict[st
 
 
 @pytest.mark.parametrize("text", LINES, ids=range(len(LINES)))
-async def test_control_characters_are_no_markup_and_no_headers(text: str, harmless: dict[str, SHAPE]) -> None:
+async def test_control_characters_are_escaped_in_pages_and_headers(text: str, harmless: dict[str, SHAPE]) -> None:
     store = MemoryStore()
     ids = await plant(store, "plain", error=f"Error: {text}")
     usual = frozenset[Any]().union(*harmless.values())
@@ -143,7 +143,7 @@ async def test_control_characters_are_no_markup_and_no_headers(text: str, harmle
             assert "a=b" not in str(reply.headers)
 
 
-async def test_two_hundred_probes_and_more_are_asked() -> None:
+async def test_hostile_requests_are_answered_without_a_bug() -> None:
     assert len(HOSTILE) * len(pages(list(range(8)))) + len(LINES) * 10 > 200
 
 
@@ -164,7 +164,7 @@ async def test_two_hundred_probes_and_more_are_asked() -> None:
         "/assets\\board.py",
     ],
 )
-async def test_assets_are_those_that_are_named(path: str) -> None:
+async def test_only_listed_assets_are_served(path: str) -> None:
     async with visiting(MemoryStore(), "/x") as client:
         request = client.build_request("GET", "/x/")
         request.url = request.url.copy_with(raw_path=f"/x{path}".encode())
@@ -174,7 +174,7 @@ async def test_assets_are_those_that_are_named(path: str) -> None:
         assert "root:" not in reply.text
 
 
-async def test_an_application_that_cannot_say_who_it_is_shows_nothing() -> None:
+async def test_an_application_that_cannot_identify_the_visitor_shows_nothing() -> None:
     """Whatever it raises or returns by mistake, nobody has more rights for it."""
 
     async def broken(request: Request) -> Any:

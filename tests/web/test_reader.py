@@ -40,16 +40,16 @@ async def _answers(takes: float, after: list[float]) -> list[int]:
     return found
 
 
-def test_a_quick_answer_serves_for_a_second() -> None:
+def test_a_quick_answer_is_shared_for_a_second() -> None:
     assert asyncio.run(_answers(0.001, [0.9, 0.2])) == [1, 1, 2]
 
 
-def test_hard_work_is_repeated_seldom() -> None:
+def test_slow_queries_are_repeated_less_often() -> None:
     assert asyncio.run(_answers(0.05, [4.9, 0.2])) == [1, 1, 2]
     assert asyncio.run(_answers(2.0, [7.9, 0.2])) == [1, 1, 2]
 
 
-def test_what_goes_wrong_is_asked_again_at_once() -> None:
+def test_a_failed_query_is_repeated_at_once() -> None:
     async def run() -> list[str]:
         reader = Reader(_opened, FakeClock())
         found, asked = [], 0
@@ -74,7 +74,7 @@ def test_what_goes_wrong_is_asked_again_at_once() -> None:
     assert asyncio.run(run()) == ["away", "there"]
 
 
-def test_an_answer_that_is_old_is_not_kept() -> None:
+def test_an_expired_answer_is_not_kept() -> None:
     """Charts are asked for by the minute: each minute is another question."""
 
     async def run() -> int:
@@ -92,7 +92,7 @@ def test_an_answer_that_is_old_is_not_kept() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_an_outage_is_told_once_and_its_end() -> None:
+def test_an_outage_is_reported_once_and_so_is_its_end() -> None:
     async def run() -> list[Event]:
         told: list[Event] = []
         events, store = Events(), MemoryStore()
@@ -130,7 +130,7 @@ class Upgraded(MemoryStore):
         await super().open()
 
 
-def test_a_schema_that_is_upgraded_under_an_open_dashboard_is_noticed() -> None:
+def test_a_schema_upgrade_under_an_open_dashboard_is_noticed() -> None:
     """Within a minute, and at once where the store has not answered in between: upgrades come with restarts."""
 
     async def run() -> list[str]:

@@ -38,7 +38,7 @@ def everything(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("rights", SETS, ids=lambda rights: "+".join(sorted(rights)) or "none")
-async def test_every_page_with_every_set_of_rights(rights: frozenset[Right]) -> None:
+async def test_every_page_works_with_every_set_of_rights(rights: frozenset[Right]) -> None:
     store = MemoryStore()
     ids = await plant(store, "p1anted")
     board = board_of(store)
@@ -85,7 +85,7 @@ async def test_every_page_with_every_set_of_rights(rights: frozenset[Right]) -> 
     ],
     ids=range(7),
 )
-async def test_without_the_right_to_payloads_no_page_says_a_word_of_them(store_at: Stores, error: str) -> None:
+async def test_without_the_right_to_payloads_no_page_shows_them(store_at: Stores, error: str) -> None:
     async with store_at() as store:
         ids = await plant(store, SECRET, error=error)
         board = board_of(store)
@@ -112,7 +112,7 @@ async def test_without_the_right_to_payloads_no_page_says_a_word_of_them(store_a
 
 
 @pytest.mark.parametrize("field", ["key", "error"])
-async def test_nobody_learns_of_payloads_by_searching(store_at: Stores, field: str) -> None:
+async def test_searching_does_not_reveal_payloads(store_at: Stores, field: str) -> None:
     """Whether something is found tells what is there: the two are refused alike, with each other filter and state."""
     async with store_at() as store:
         ids = await plant(store, SECRET)
@@ -129,7 +129,7 @@ async def test_nobody_learns_of_payloads_by_searching(store_at: Stores, field: s
             assert (await browser.ask(f"/jobs?sort={order}")).status == 400
 
 
-async def test_values_of_secret_names_are_hidden_from_everybody() -> None:
+async def test_values_of_secret_names_are_hidden_from_every_visitor() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(
         NewJob(task="t", payload='{"password":"p-S3CRET","deep":[{"api_key":"k-S3CRET"}],"url":"x://u:w-S3CRET@h"}')
@@ -139,7 +139,7 @@ async def test_values_of_secret_names_are_hidden_from_everybody() -> None:
         assert "S3CRET" not in everything(await browser.ask(at)), at
 
 
-async def test_a_visitor_who_lost_a_right_has_lost_it_at_the_next_request() -> None:
+async def test_a_revoked_right_is_lost_at_the_next_request() -> None:
     store = MemoryStore()
     ids = await plant(store, SECRET)
     browser = Browser(board_of(store), visitor=Visitor("ann", frozenset(Right)))

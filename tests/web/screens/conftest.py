@@ -1,6 +1,6 @@
 """A dashboard on a port of this machine, and a browser that looks at it. A coroutine is a test here.
 
-async def test_a_page_says_so(site: Site, page: Page) -> None:
+async def test_the_status_line_shows_an_outage(site: Site, page: Page) -> None:
 await page.goto(site.url)
 """
 

@@ -33,7 +33,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-async def test_every_screen_of_a_store(url: str, page: Page) -> None:
+async def test_every_screen_of_a_store_is_rendered(url: str, page: Page) -> None:
     """Loaded once: theme and width change as they do beneath a page that is open."""
     clock = morning()
     store: QueueStore = open_store(url, StoreOptions(pinned=clock.now))
@@ -53,7 +53,7 @@ async def test_every_screen_of_a_store(url: str, page: Page) -> None:
                 assert await barriers(page) == [], (screen, theme)
 
 
-def test_the_packaged_browser_starts_where_no_other_is() -> None:
+def test_the_packaged_browser_starts_without_an_installed_one() -> None:
     browser = Chromium(packaged_browser())
 
     async def story() -> None:

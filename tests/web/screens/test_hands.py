@@ -46,7 +46,7 @@ class Clicks:
 
 
 @pytest.mark.parametrize("label", ACTIONS)
-async def test_an_action_goes_from_the_click_to_the_row(site: Site, page: Page, label: str) -> None:
+async def test_an_action_changes_the_row(site: Site, page: Page, label: str) -> None:
     says, is_so = ACTIONS[label]
     job = await site.store.jobs.enqueue(NewJob(task="t", delay=3600.0))
     await page.goto(site.at(f"/job?id={job.id}"))
@@ -71,7 +71,7 @@ async def test_a_failed_job_is_retried_and_another_removed(site: Site, page: Pag
     assert await site.store.jobs.get(jobs[1]) is None
 
 
-async def test_some_jobs_of_a_page_are_canceled_together_without_a_script(chromium: Chromium, site: Site) -> None:
+async def test_several_jobs_are_canceled_together_without_a_script(chromium: Chromium, site: Site) -> None:
     for _ in range(4):
         await site.store.jobs.enqueue(NewJob(task="t"))
     async with chromium.context(java_script_enabled=False) as context:
@@ -107,7 +107,7 @@ async def test_a_job_is_run_again_with_another_payload(site: Site, page: Page) -
     assert (await there(site.store, job.id + 1)).payload == {"to": "ben", "id": 90071992547409931}
 
 
-async def test_why_is_this_job_late(site: Site, page: Page) -> None:
+async def test_a_late_job_is_explained(site: Site, page: Page) -> None:
     """A person knows the task and its serial key."""
     await site.store.jobs.enqueue(NewJob(task="send_mail", serial="newsletter"))
     await site.store.operate.pause_serial("newsletter")
@@ -120,7 +120,7 @@ async def test_why_is_this_job_late(site: Site, page: Page) -> None:
     assert clicks.count <= 4
 
 
-async def test_what_began_failing_and_when(site: Site, page: Page) -> None:
+async def test_a_failure_shows_its_start(site: Site, page: Page) -> None:
     await failed(site.store)
     await page.goto(site.url)
     clicks = Clicks(page)
@@ -133,7 +133,7 @@ async def test_what_began_failing_and_when(site: Site, page: Page) -> None:
     assert clicks.count <= 4
 
 
-async def test_cancel_this_one(site: Site, page: Page) -> None:
+async def test_a_running_job_is_canceled(site: Site, page: Page) -> None:
     job = await site.store.jobs.enqueue(NewJob(task="send_mail"))
     await page.goto(site.url)
     clicks = Clicks(page)

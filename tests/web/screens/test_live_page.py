@@ -35,7 +35,7 @@ async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page
     await expect(row).to_contain_text("canceled")
 
 
-async def test_a_new_row_comes_in_its_place_and_the_others_stay_the_same_elements(site: Site, page: Page) -> None:
+async def test_a_new_row_is_inserted_and_the_others_stay_the_same_elements(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").evaluate("row => { row.wasHere = true; }")
@@ -45,7 +45,7 @@ async def test_a_new_row_comes_in_its_place_and_the_others_stay_the_same_element
     assert await page.locator("#job-1").evaluate("row => row.wasHere")
 
 
-async def test_a_table_waits_while_somebody_points_at_it(site: Site, page: Page) -> None:
+async def test_a_table_does_not_change_under_the_pointer(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").hover()
@@ -57,7 +57,7 @@ async def test_a_table_waits_while_somebody_points_at_it(site: Site, page: Page)
     await expect(page.locator("#status")).to_have_class("live")
 
 
-async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page) -> None:
+async def test_a_table_does_not_change_during_a_selection(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").evaluate("row => getSelection().selectAllChildren(row)")
@@ -67,7 +67,7 @@ async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page
     await expect(page.locator("#job-2")).to_be_visible()
 
 
-async def test_a_time_that_somebody_selects_stays_selected(site: Site, page: Page) -> None:
+async def test_a_selected_time_stays_selected(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.goto(site.at("/jobs"))
     time = page.locator("#job-1 time")
@@ -80,7 +80,7 @@ async def test_a_time_that_somebody_selects_stays_selected(site: Site, page: Pag
     await expect(time).not_to_have_text(chosen)
 
 
-async def test_chosen_jobs_stay_on_the_page_until_they_are_acted_on(site: Site, page: Page) -> None:
+async def test_selected_jobs_stay_on_the_page_until_the_action(site: Site, page: Page) -> None:
     """Though the list would not have them any more, and the hand is in the form below."""
     for _ in range(2):
         await site.store.jobs.enqueue(NewJob(task="t"))
@@ -96,7 +96,7 @@ async def test_chosen_jobs_stay_on_the_page_until_they_are_acted_on(site: Site, 
     await expect(page.locator("#job-1")).to_have_count(0)
 
 
-async def test_who_comes_back_to_a_list_that_has_moved_on_finds_no_other_job_chosen(site: Site, page: Page) -> None:
+async def test_no_other_job_is_selected_after_going_back_to_a_changed_list(site: Site, page: Page) -> None:
     """A browser ticks again by place."""
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.goto(site.at("/jobs"))
@@ -109,7 +109,7 @@ async def test_who_comes_back_to_a_list_that_has_moved_on_finds_no_other_job_cho
     await expect(page.locator("td input:checked")).to_have_count(0)
 
 
-async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site, page: Page) -> None:
+async def test_a_hidden_tab_closes_its_stream_and_a_visible_one_reconnects(site: Site, page: Page) -> None:
     """No window of a browser without a screen is ever hidden: the page is told so."""
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
@@ -121,7 +121,7 @@ async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site,
     await expect(page.locator("#job-2")).to_be_visible()
 
 
-async def test_a_page_shows_nothing_more_to_who_has_no_right_any_more(chromium: Chromium) -> None:
+async def test_an_open_page_shows_nothing_more_after_a_revoked_right(chromium: Chromium) -> None:
     """They signed out in another tab."""
     rights, store = ["look"], MemoryStore()
 
@@ -141,7 +141,7 @@ async def test_a_page_shows_nothing_more_to_who_has_no_right_any_more(chromium: 
         await seen()
 
 
-async def test_the_page_of_a_job_that_was_removed_keeps_what_it_was_and_says_so(chromium: Chromium) -> None:
+async def test_the_page_of_a_removed_job_keeps_its_last_state(chromium: Chromium) -> None:
     store = MemoryStore()
 
     async def seen() -> None:
@@ -160,9 +160,7 @@ async def test_the_page_of_a_job_that_was_removed_keeps_what_it_was_and_says_so(
         await seen()
 
 
-async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
-    site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_paused_page_reports_an_outage(site: Site, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_given: object, **_options: object) -> None:
         raise StoreUnreachable("gone")
 
@@ -180,7 +178,7 @@ async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
     await expect(page.locator("#job-2")).to_be_visible()
 
 
-async def test_what_a_hand_has_opened_stays_open_and_nothing_else(site: Site, page: Page) -> None:
+async def test_opened_details_stay_open(site: Site, page: Page) -> None:
     """The newest attempt stands first: the others move down."""
     job = await site.store.jobs.enqueue(NewJob(task="t"))
     await attempted(site, "first")
@@ -195,7 +193,7 @@ async def test_what_a_hand_has_opened_stays_open_and_nothing_else(site: Site, pa
     await expect(opened.nth(1)).to_have_attribute("open", "")
 
 
-async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> None:
+async def test_times_are_local_and_titles_have_utc(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.goto(site.at("/jobs"))
     time = page.locator("#job-1 time")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("screens")
 
 
 @pytest.mark.parametrize("path", SCREENS)
-async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str) -> None:
+async def test_every_screen_is_accessible(full_site: Site, page: Page, path: str) -> None:
     await page.goto(full_site.at(path.format(job=full_site.running)))
     for theme in ("light", "dark"):
         await wear(page, theme)
@@ -28,7 +28,7 @@ async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str)
     assert await barriers(page) == []
 
 
-async def test_a_narrow_screen_breaks_no_name_into_syllables(full_site: Site, page: Page) -> None:
+async def test_a_narrow_screen_does_not_break_names_into_syllables(full_site: Site, page: Page) -> None:
     await page.set_viewport_size({"width": 320, "height": 640})
     for path in ("/jobs", "/failures", "/workers"):
         await page.goto(full_site.at(path))
@@ -41,7 +41,7 @@ async def test_a_narrow_screen_breaks_no_name_into_syllables(full_site: Site, pa
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-async def test_a_question_keeps_its_button_apart_from_its_field(site: Site, page: Page, width: int) -> None:
+async def test_a_question_separates_its_button_from_its_field(site: Site, page: Page, width: int) -> None:
     """As the page to sign in does."""
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.set_viewport_size({"width": width, "height": 640})
@@ -54,7 +54,7 @@ async def test_a_question_keeps_its_button_apart_from_its_field(site: Site, page
     assert max(button["x"] - field["x"] - field["width"], button["y"] - field["y"] - field["height"]) > 5
 
 
-async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: Site) -> None:
+async def test_a_page_is_complete_without_a_script(chromium: Chromium, full_site: Site) -> None:
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
         await page.goto(full_site.url)
@@ -65,7 +65,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
             assert await page.locator("main time, main svg").count() > 0
 
 
-async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:
+async def test_every_control_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:
     await page.goto(full_site.at("/queues"))
     await page.keyboard.press("Tab")
     await expect(page.locator(".skip")).to_be_focused()
@@ -77,7 +77,7 @@ async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: 
 
 
 @pytest.mark.parametrize("path", ["/job?id={job}", "/again?id={job}", "/tasks"])
-async def test_the_tab_key_leaves_out_nothing_that_a_pointer_can_use(full_site: Site, page: Page, path: str) -> None:
+async def test_the_tab_key_reaches_every_control(full_site: Site, page: Page, path: str) -> None:
     await page.goto(full_site.at(path.format(job=full_site.running)))
     controls = page.locator(":is(a[href], button, input:not([type=hidden]), textarea, summary):visible")
     left = await controls.evaluate_all("all => { window.left = new Set(all); return all.length; }")
@@ -88,7 +88,7 @@ async def test_the_tab_key_leaves_out_nothing_that_a_pointer_can_use(full_site: 
 
 
 @pytest.mark.parametrize("path", ["", "/jobs-admin"])
-async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str) -> None:
+async def test_the_script_works_in_a_mounted_dashboard(chromium: Chromium, path: str) -> None:
     """Below a path, and with the application's own word of who may what."""
     store = MemoryStore()
     await store.jobs.enqueue(NewJob(task="t", serial="a/b"))
@@ -104,7 +104,7 @@ async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str)
         assert page.url.startswith(f"{url}{path}/jobs?")
 
 
-async def test_an_empty_store_says_what_to_do_next(site: Site, page: Page) -> None:
+async def test_an_empty_store_shows_what_to_do_next(site: Site, page: Page) -> None:
     for path, command in (("/jobs", "stowhand enqueue"), ("/queues", "--serial"), ("/workers", "stowhand worker")):
         await page.goto(site.at(path))
         await expect(page.locator(".empty code")).to_contain_text(command)
