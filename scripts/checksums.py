@@ -1,7 +1,7 @@
-"""What ``scripts/demo [PATH]`` runs: enqueue, work, kill, finish, check.
+"""Program of ``scripts/demo [PATH]``: enqueue, work, kill, finish, check.
 
 One job per file; two worker processes; three jobs fail the first time, one job is poison, one is scheduled a second
-ahead; when two fifths are done one worker gets a kill -9. In the end the results are compared with a direct walk.
+ahead; when two fifths are done one worker gets a kill -9. Finally the results are compared with directly computed ones.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
 from stowhand.tasks.context import Context
 
-FAIL_FIRST = 3
+FIRST_FAILING_JOBS = 3
 AHEAD_SECONDS = 1.0
-KILL_AT = 0.4
+KILL_SHARE = 0.4
 WORK_SECONDS = 4.0
-"""What the work is stretched to, so that there is a middle in which a worker can be killed."""
-CONCURRENCY = 4
+"""Minimum duration of the work, so that a worker can be killed during it."""
+WORKER_CONCURRENCY = 4
 GIVE_UP_SECONDS = 90.0
-"""Without any job ending; a big folder may take longer than that as a whole."""
-LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
-SKIPPED = frozenset({"__pycache__", "node_modules", "venv", "dist", "build"})
-"""Folders of things that were made from other things; so is whatever begins with a dot."""
+"""Maximum time without a finished job. The whole run may take longer."""
+LIVE_STATES = (State.QUEUED, State.PROCESSING, State.ERRORED)
+SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv", "dist", "build"})
+"""Folders of generated files, which are skipped like names that start with a dot."""
 
 app = App()
 
@@ -54,9 +54,9 @@ app = App()
 def checksum(context: Context, path: str, pause: float = 0.0, fail_first: bool = False) -> str:
     """Return the checksum of a file. Plain synchronous code: it runs in a thread of the worker."""
     if fail_first and context.attempt == 1:
-        raise OSError(f"{path}: made to fail the first time, to show a retry")
+        raise OSError(f"{path}: fails on the first attempt to demonstrate a retry")
     if not Path(path).is_file():
-        raise Poison(f"{path}: there is no such file, and trying again will not make one")
+        raise Poison(f"{path}: the file does not exist, so a retry cannot succeed")
     sleep_blocking(pause)
     return checksum_of(Path(path))
 
@@ -71,7 +71,7 @@ def walk(folder: Path) -> Iterator[Path]:
     """Every regular file below ``folder`` that may be read, in a fixed order; no links, and no names that cannot be
     printed."""
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("."))
         for name in sorted(names):
             path = Path(root, name)
             if str(path).isprintable() and path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):
@@ -121,7 +121,7 @@ class _Demo:
         self._settings = WorkerSettings(
             store=StoreSettings(connection=store, options=StoreOptions(schema="stowhand_demo")),
             app="checksums:app",
-            worker=WorkerOptions(concurrency=CONCURRENCY, lease=2.0, grace=5.0),
+            worker=WorkerOptions(concurrency=WORKER_CONCURRENCY, lease=2.0, grace=5.0),
             processes=2,
             log_level="error",
         )
@@ -134,9 +134,9 @@ class _Demo:
             await store.schema.uninstall()
             await store.schema.install()
             await store.open()
-            pause = min(0.3, WORK_SECONDS * 2 * CONCURRENCY / max(len(files), 1))
+            pause = min(0.3, WORK_SECONDS * 2 * WORKER_CONCURRENCY / max(len(files), 1))
             jobs = [
-                checksum.new_job(str(path), pause=pause, fail_first=number < FAIL_FIRST)
+                checksum.new_job(str(path), pause=pause, fail_first=number < FIRST_FAILING_JOBS)
                 for number, path in enumerate(files)
             ]
             jobs.insert(len(jobs) // 2, checksum.new_job(str(self._folder / "no-such-file")))
@@ -168,12 +168,12 @@ class _Demo:
         with click.progressbar(length=jobs, file=sys.stderr, show_eta=False, show_pos=True) as bar:
             while stopwatch() < deadline and not working.done():
                 counts = await store.inspect.counts()
-                live = sum(counts[state] for state in LIVE)
+                live = sum(counts[state] for state in LIVE_STATES)
                 if jobs - live > bar.pos:
                     bar.update(jobs - live - bar.pos)
                     deadline = stopwatch() + GIVE_UP_SECONDS
                 slot = supervisor.children.slots[0]
-                if not is_killed and bar.pos >= KILL_AT * jobs and slot.child is not None and slot.is_running:
+                if not is_killed and bar.pos >= KILL_SHARE * jobs and slot.child is not None and slot.is_running:
                     slot.child.kill()
                     is_killed = True
                 if not live and is_killed:
@@ -209,8 +209,8 @@ class _Demo:
             problems.append(f"{len(files)} files, but {len(completed)} jobs completed")
         if len(failed) != 1 or "no such file" not in (failed[0].last_error or ""):
             problems.append(f"one poison job was to fail; {len(failed)} did")
-        if retried != min(FAIL_FIRST, len(files)):
-            problems.append(f"{min(FAIL_FIRST, len(files))} jobs were to fail first; {retried} were retried")
+        if retried != min(FIRST_FAILING_JOBS, len(files)):
+            problems.append(f"{min(FIRST_FAILING_JOBS, len(files))} jobs were to fail first; {retried} were retried")
         if waited < AHEAD_SECONDS:
             problems.append(f"a job scheduled {AHEAD_SECONDS} s ahead was started after {waited:.3f} s")
         if not self._killed:

@@ -22,25 +22,25 @@ def main() -> int:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--check", action="store_true", help="say what stands in the way, and do nothing else")
     only.add_argument("--dry-run", action="store_true", help="build and try too, whatever stands in the way; no tag")
-    given = parser.parse_args()
-    said = obstacles(ROOT, given.version)
-    for line in said:
+    options = parser.parse_args()
+    problems = obstacles(ROOT, options.version)
+    for line in problems:
         print(f"not ready: {line}", file=sys.stderr)
-    if given.check or (said and not given.dry_run):
-        return 1 if said else 0
+    if options.check or (problems and not options.dry_run):
+        return 1 if problems else 0
     with tempfile.TemporaryDirectory() as folder:
         try:
-            built = _build_and_try(Path(folder), given.version)
+            built = _build_and_try(Path(folder), options.version)
         except trial.Unfit as error:
             print(error, file=sys.stderr)
             return 1
-        if said or given.dry_run:
+        if problems or options.dry_run:
             print("nothing was tagged")
-            return 1 if said else 0
-        dist = ROOT / "dist" / given.version
+            return 1 if problems else 0
+        dist = ROOT / "dist" / options.version
         shutil.copytree(built, dist)
-    _tag(given.version)
-    print(f"now: git push origin v{given.version}, upload {dist}, and publish the site (scripts/docs)")
+    _tag(options.version)
+    print(f"now: git push origin v{options.version}, upload {dist}, and publish the site (scripts/docs)")
     return 0
 
 

@@ -35,21 +35,21 @@ def faults(root: Path, wheel: Path, sdist: Path, version: str) -> list[str]:
     )
     committed = set(listed.stdout.decode().splitlines())
     package = {name.removeprefix("src/") for name in committed if name.startswith(_PACKAGE)}
-    said: list[str] = []
+    problems: list[str] = []
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        said += _of_the_metadata(packed.read(about), version)
+        problems += _of_the_metadata(packed.read(about), version)
         held = {name for name in names if ".dist-info/" not in name}
         if not any(name.endswith("/licenses/LICENSE") for name in names):
-            said.append("the wheel has no licence")
-    said += [f"the wheel lacks {name}" for name in sorted(package - held)]
-    said += [f"the wheel has {name}, which is not committed" for name in sorted(held - package)]
+            problems.append("the wheel has no licence")
+    problems += [f"the wheel lacks {name}" for name in sorted(package - held)]
+    problems += [f"the wheel has {name}, which is not committed" for name in sorted(held - package)]
     with tarfile.open(sdist) as packed_source:
         inside = {name.partition("/")[2] for name in packed_source.getnames()}
     wanted = committed - {".gitignore", ".git-blame-ignore-revs"}
-    said += [f"the sdist lacks {name}" for name in sorted(wanted - inside)]
-    return said
+    problems += [f"the sdist lacks {name}" for name in sorted(wanted - inside)]
+    return problems
 
 
 def _of_the_metadata(raw: bytes, version: str) -> list[str]:
@@ -58,9 +58,9 @@ def _of_the_metadata(raw: bytes, version: str) -> list[str]:
         found = Metadata.from_email(raw, validate=True)
     except ExceptionGroup as group:
         return [f"metadata: {error}" for error in group.exceptions]
-    said = []
+    problems = []
     if found.version != Version(version):
-        said.append(f"metadata: the version is {found.version}")
+        problems.append(f"metadata: the version is {found.version}")
     if found.description_content_type != "text/markdown" or not found.description:
-        said.append("metadata: the README is not the description, as Markdown")
-    return said
+        problems.append("metadata: the README is not the description, as Markdown")
+    return problems

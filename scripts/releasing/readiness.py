@@ -37,22 +37,22 @@ def _of_the_changelog(root: Path, version: str) -> list[str]:
     headings = re.findall(r"^## (.*)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     if not headings or headings[0].split()[0] != version:
         return [f"the first section of CHANGELOG.md is not {version}"]
-    said = []
+    problems = []
     if not re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", headings[0]):
-        said.append(f"the heading of CHANGELOG.md has no date: {headings[0]}; {version} (YYYY-MM-DD) is wanted")
+        problems.append(f"the heading of CHANGELOG.md has no date: {headings[0]}; {version} (YYYY-MM-DD) is wanted")
     if not section(root, version):
-        said.append(f"CHANGELOG.md says nothing about {version}")
-    return said
+        problems.append(f"CHANGELOG.md says nothing about {version}")
+    return problems
 
 
 def _of_the_repository(root: Path, version: str) -> list[str]:
-    said = []
+    problems = []
     changed = _git(root, "status", "--porcelain", "--untracked-files=all").splitlines()
     if changed:
-        said.append(f"{len(changed)} files are not committed, first {changed[0][3:]}")
+        problems.append(f"{len(changed)} files are not committed, first {changed[0][3:]}")
     if _git(root, "tag", "--list", f"v{version}"):
-        said.append(f"the tag v{version} is there already")
-    return said
+        problems.append(f"the tag v{version} is there already")
+    return problems
 
 
 def _git(root: Path, *arguments: str) -> str:

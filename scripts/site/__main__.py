@@ -32,11 +32,11 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as stage:
         try:
-            said = build(Path(stage))
+            problems = build(Path(stage))
         except (BrokenLinks, Unreachable) as error:
-            said = [f"{type(error).__doc__}".partition(";")[0] + f":\n{error}"]
-        if said:
-            print("\n".join(said), file=sys.stderr)
+            problems = [f"{type(error).__doc__}".partition(";")[0] + f":\n{error}"]
+        if problems:
+            print("\n".join(problems), file=sys.stderr)
             return 1
         target = publish(Path(stage) / "site", given.output, _project()["version"])
     print(target)

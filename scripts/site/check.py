@@ -58,19 +58,19 @@ class _Found(HTMLParser):
 def problems(site: Path) -> list[str]:
     """A line for each; none if the site is good."""
     pages = {file: _read(file) for file in sorted(site.rglob("*.html")) if file.name != _NOT_A_PAGE}
-    said: list[str] = []
+    problems: list[str] = []
     for file, page in pages.items():
         here = file.relative_to(site)
-        said += [f"{here}: leads nowhere: {link}" for link in dict.fromkeys(page.links) if not _leads(file, link)]
+        problems += [f"{here}: leads nowhere: {link}" for link in dict.fromkeys(page.links) if not _leads(file, link)]
         for link in dict.fromkeys(page.loaded):
             if "://" in link or link.startswith("//"):
-                said.append(f"{here}: loaded from another host: {link}")
+                problems.append(f"{here}: loaded from another host: {link}")
             elif not _leads(file, link):
-                said.append(f"{here}: not there: {link}")
-        said += [f"{here}: shown as text: {line[:60]}" for text in page.paragraphs for line in _unrendered(text)]
+                problems.append(f"{here}: not there: {link}")
+        problems += [f"{here}: shown as text: {line[:60]}" for text in page.paragraphs for line in _unrendered(text)]
     reached = _reached(site / "index.html")
-    said += [f"{file.relative_to(site)}: no navigation leads to it" for file in pages if file not in reached]
-    return said
+    problems += [f"{file.relative_to(site)}: no navigation leads to it" for file in pages if file not in reached]
+    return problems
 
 
 def _leads(page: Path, link: str) -> bool:
