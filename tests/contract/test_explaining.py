@@ -20,7 +20,8 @@ pytestmark = needs("inspect")
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
     *("task_paused", "serial_paused", "serial_held", "no_worker", "unknown_task", "slots_busy"),
-    *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure", "told"),
+    *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure"),
+    "failure_reported",
 )
 """Every code that a reason may have."""
 CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
@@ -243,8 +244,8 @@ async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness
     assert list(await reasons(harness, job.id)) == ["running", "on_failure"]
     await harness.settle(lease, FAILED)
     found = await reasons(harness, job.id)
-    assert list(found) == ["failed", "told"]
-    assert "'notify'" in found["told"].text
+    assert list(found) == ["failed", "failure_reported"]
+    assert "'notify'" in found["failure_reported"].text
     await harness.store.admin.retry_jobs([job.id])
     assert list(await reasons(harness, job.id))[-1] == "on_failure"
 
@@ -252,7 +253,7 @@ async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness
 async def test_a_failure_of_which_nothing_could_tell_is_not_said_to_be_told(harness: StoreHarness) -> None:
     job = await harness.add("t", on_failure=NewJob(task="notify"))
     await harness.settle(await harness.take(), judged(Fail("broken\non_failure could not be enqueued: no room")))
-    assert "told" not in await reasons(harness, job.id)
+    assert "failure_reported" not in await reasons(harness, job.id)
 
 
 async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -> None:

@@ -130,7 +130,7 @@ def _explain_follow_ups(facts: Facts) -> Iterator[Reason]:
     """Yield the effects of ``expires`` and ``on_failure`` that are pending or have happened."""
     has_report = facts.on_failure is not None and NOT_ENQUEUED_PREFIX not in (facts.job.last_error or "")
     if facts.job.state is State.FAILED and has_report:
-        yield Reason("told", f"a job of {facts.on_failure!r} was enqueued, which reports its failure")
+        yield Reason("failure_reported", f"a job of {facts.on_failure!r} was enqueued, which reports its failure")
     if facts.job.state is State.QUEUED and facts.expires_at is not None:
         if facts.expires_at <= facts.now:
             yield Reason(
