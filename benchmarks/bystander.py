@@ -34,16 +34,16 @@ from benchmarks.trials import Table  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
-ROWS = 100_000
-MADE = f"""
-    create table bystander as select g as id, 0::bigint as balance from generate_series(1, {ROWS}) g;
+TABLE_ROWS = 100_000
+CREATE_TABLE = f"""
+    create table bystander as select g as id, 0::bigint as balance from generate_series(1, {TABLE_ROWS}) g;
     alter table bystander add primary key (id)
 """
 SELECT = "select balance from bystander where id = %s"
 UPDATE = "update bystander set balance = balance + 1 where id = %s"
-PAUSE = 0.002
-BOUND = "goal: p50 <= 1.05x"
-BUSY = "select count(*) from generate_series(1, 1000000000000)"
+PAUSE_SECONDS = 0.002
+GOAL = "goal: p50 <= 1.05x"
+BUSY_QUERY = "select count(*) from generate_series(1, 1000000000000)"
 
 
 class Bystander:
@@ -52,7 +52,7 @@ class Bystander:
     def __init__(self, url: str) -> None:
         self.url = url
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(MADE.encode())
+            connection.execute(CREATE_TABLE.encode())
             connection.execute("vacuum analyze bystander")
 
     def watch(self, seconds: float, going: Callable[[], bool]) -> dict[str, list[float]]:
@@ -71,9 +71,9 @@ class Bystander:
     def _ask(self, connection: psycopg.Connection[Any], number: int) -> list[tuple[str, float]]:
         found = []
         for name, statement in (("select", SELECT), ("update", UPDATE)):
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
             began = time.perf_counter()
-            connection.execute(statement, (1 + number * 7919 % ROWS,), prepare=True)
+            connection.execute(statement, (1 + number * 7919 % TABLE_ROWS,), prepare=True)
             found.append((name, 1000 * (time.perf_counter() - began)))
         return found
 
@@ -96,7 +96,7 @@ class Bystander:
 
             def burn() -> None:
                 with self._cancelled():
-                    connection.execute(BUSY)
+                    connection.execute(BUSY_QUERY)
 
             thread = threading.Thread(target=burn, daemon=True)
             thread.start()
@@ -169,7 +169,7 @@ def _beside(
 def _add(table: Table, case: str, took: dict[str, list[float]]) -> None:
     for name, found in took.items():
         each = sorted(found)
-        table.add(f"{name} beside a drain, p50, ms", case, each[len(each) // 2], BOUND)
+        table.add(f"{name} beside a drain, p50, ms", case, each[len(each) // 2], GOAL)
         table.add(f"{name} beside a drain, p99, ms", case, each[int(len(each) * 0.99)])
 
 

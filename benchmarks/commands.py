@@ -33,11 +33,11 @@ from benchmarks.sites import PostgresSite, SqliteSite, install  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
-MOST, START = 1.0, 0.25
+MAX_COMMAND_SECONDS, MAX_START_SECONDS = 1.0, 0.25
 """Seconds that a command may take, and one that has nothing to do."""
-FAILED = 20_000
+FAILED_JOBS = 20_000
 ACTED_ON = 2_000
-CHUNK = 250_000
+ROWS_PER_INSERT = 250_000
 
 
 class Site(Protocol):
@@ -73,10 +73,10 @@ class OnPostgres:
                    from generate_series(1, %(waiting)s + %(failed)s) as g
                      cross join lateral (select case when g %% 4 = 0 then 'queue_' || g %% 400 end) as q(name)
                      cross join lateral (select g > %(waiting)s) as f(failed)""",
-                {"waiting": waiting, "failed": FAILED},
+                {"waiting": waiting, "failed": FAILED_JOBS},
             )
             connection.execute("select stowhand.make_days(now() - interval '8 days', 10)")
-            for made in range(0, finished, CHUNK):
+            for made in range(0, finished, ROWS_PER_INSERT):
                 connection.execute(
                     """insert into stowhand.history (id, task, payload, serial, priority, run_at, state, attempts,
                          max_attempts, resets, revision, settled_token, epoch, worker, started_at, finished_at,
@@ -88,7 +88,7 @@ class OnPostgres:
                          false
                        from generate_series(%(from)s::int, %(to)s::int) as g cross join lateral (
                          select now() - interval '7 days' * g / %(finished)s::int) as f(at)""",
-                    {"from": made + 1, "to": min(made + CHUNK, finished), "finished": finished},
+                    {"from": made + 1, "to": min(made + ROWS_PER_INSERT, finished), "finished": finished},
                 )
             connection.execute("vacuum analyze")
             connection.execute("checkpoint")
@@ -111,7 +111,7 @@ class OnSqlite:
 
     def fill(self, waiting: int, finished: int) -> None:
         """Straight into the tables, in one transaction each."""
-        given = {"waiting": waiting, "failed": FAILED, "finished": finished, "now": time.time_ns() // 1000}
+        given = {"waiting": waiting, "failed": FAILED_JOBS, "finished": finished, "now": time.time_ns() // 1000}
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             with connection:
                 connection.execute(
@@ -182,20 +182,20 @@ def _postgres(stack: ExitStack) -> OnPostgres:
 def _commands(site: Site, empty: Site) -> Iterator[tuple[str, float, Callable[[], Sequence[str]]]]:
     """What it is called, the seconds it may take, and its arguments: others each time where it changes something."""
     there = ("-c", site.url)
-    yield "--version", START, lambda: ["--version"]
-    yield "jobs list, of an empty store", START, lambda: ["jobs", "list", "-c", empty.url]
+    yield "--version", MAX_START_SECONDS, lambda: ["--version"]
+    yield "jobs list, of an empty store", MAX_START_SECONDS, lambda: ["jobs", "list", "-c", empty.url]
     job = str(site.ids("queued", 1)[0])
     for words in ("stats", "top --once", "doctor", "serials list", "jobs list", "jobs list --newest"):
-        yield words, MOST, lambda words=words: [*words.split(), *there]  # type: ignore[misc]
-    yield "jobs list --state completed", MOST, lambda: ["jobs", "list", "--state", "completed", *there]
-    yield "jobs show", MOST, lambda: ["jobs", "show", job, *there]
-    yield "jobs explain", MOST, lambda: ["jobs", "explain", job, *there]
+        yield words, MAX_COMMAND_SECONDS, lambda words=words: [*words.split(), *there]  # type: ignore[misc]
+    yield "jobs list --state completed", MAX_COMMAND_SECONDS, lambda: ["jobs", "list", "--state", "completed", *there]
+    yield "jobs show", MAX_COMMAND_SECONDS, lambda: ["jobs", "show", job, *there]
+    yield "jobs explain", MAX_COMMAND_SECONDS, lambda: ["jobs", "explain", job, *there]
     for act, state in (("cancel", "queued"), ("retry", "failed"), ("remove", "queued"), ("complete", "queued")):
 
         def of_many(act: str = act, state: str = state) -> Sequence[str]:
             return ["jobs", act, *there, *map(str, site.ids(state, ACTED_ON))]
 
-        yield f"jobs {act}, {ACTED_ON} ids", MOST, of_many
+        yield f"jobs {act}, {ACTED_ON} ids", MAX_COMMAND_SECONDS, of_many
 
 
 def _timed(arguments: Sequence[str]) -> tuple[float, float]:

@@ -53,7 +53,7 @@ NAMES = (
     "sqlite_waiting",
     "sqlite_naps",
 )
-LATER = "first tier: measured; later "
+GOAL_PREFIX = "first tier: measured; later "
 
 
 class Conditions:
@@ -66,7 +66,7 @@ class Conditions:
     async def history(self) -> None:
         """Completed jobs are kept."""
         cases: dict[str, Site] = {"not kept": await self._postgres(), "kept": await self._postgres(history=True)}
-        await self._drains("history", cases, LATER + ">= 0.6x")
+        await self._drains("history", cases, GOAL_PREFIX + ">= 0.6x")
 
     async def analyzed(self) -> None:
         """The table was analysed when all of an earlier burst was done: it is believed to be empty."""
@@ -82,14 +82,16 @@ class Conditions:
         """A million jobs wait; of those the same number is drained."""
         few, many = await self._postgres(), await self._postgres()
         many.fill(self._sizes.million)
-        await self._drains("waiting", {"the backlog alone": few, "1M more": many}, LATER + ">= 0.85x", until_gone=False)
+        await self._drains(
+            "waiting", {"the backlog alone": few, "1M more": many}, GOAL_PREFIX + ">= 0.85x", until_gone=False
+        )
 
     async def finished(self) -> None:
         """Ten million rows of history; kept in both cases."""
         none, full = await self._postgres(history=True), await self._postgres(history=True)
         made = full.fill_history(self._sizes.finished, self._sizes.filling)
         cases: dict[str, Site] = {"empty history": none, f"{made / 1e6:g}M finished rows": full}
-        await self._drains("finished", cases, LATER + ">= 0.85x")
+        await self._drains("finished", cases, GOAL_PREFIX + ">= 0.85x")
 
     async def snapshot(self) -> None:
         """A transaction somewhere sees the world as it was; dead rows cannot go."""
@@ -100,7 +102,9 @@ class Conditions:
             for number, (rate, cpu) in enumerate(found):
                 since, until = (round(self._sizes.held * (number + more) / 6, 1) for more in (0, 1))
                 when = f"snapshot: second {since:g} to {until:g}"
-                self._table.add(f"{when}, jobs/s", case, rate, LATER + ">= 0.6x" if number == len(found) - 1 else "")
+                self._table.add(
+                    f"{when}, jobs/s", case, rate, GOAL_PREFIX + ">= 0.6x" if number == len(found) - 1 else ""
+                )
                 self._table.add(f"{when}, processor time, us a job", case, cpu)
 
     async def not_due(self) -> None:
@@ -129,12 +133,12 @@ class Conditions:
         for _ in range(self._sizes.runs):
             for case, site, serials in (("10 queues", ten, 10), (f"{names} queues", many, names)):
                 first = site.fill(self._sizes.serial, serials=serials)
-                await self._drain("queues", case, site, self._sizes.serial, first, LATER + ">= 0.5x")
+                await self._drain("queues", case, site, self._sizes.serial, first, GOAL_PREFIX + ">= 0.5x")
 
     async def committers(self) -> None:
         """Eight enqueue at once, each job in a transaction of its own."""
         site, measure = await self._postgres(), "committers: enqueue by 8 at once, jobs/s"
-        bound = LATER + ">= 0.8x"
+        bound = GOAL_PREFIX + ">= 0.8x"
         for _ in range(self._sizes.runs):
             rate = await commit(site, self._sizes.enqueued, notify=False)
             self._table.add(measure, "without notifications", rate, bound)
@@ -152,7 +156,7 @@ class Conditions:
         for _ in range(self._sizes.runs * 3):
             bare, ready, ended = start_and_stop(site)
             self._table.add("start: ms", "bare Python, start to end", bare)
-            self._table.add("start: ms", "start to ready", ready, LATER + "<= 70 ms and Python's own")
+            self._table.add("start: ms", "start to ready", ready, GOAL_PREFIX + "<= 70 ms and Python's own")
             self._table.add("start: ms", "start to ready, less bare Python", ready - bare)
             self._table.add("start: ms", "told to end, to the end", ended)
 
@@ -176,11 +180,11 @@ class Conditions:
     async def _obstructed(self, name: str, case: str, site: PostgresSite) -> None:
         """Drains, and claims one by one."""
         plain = await self._postgres()
-        await self._drains(name, {"nothing else": plain, case: site}, LATER + "> 0.5x")
+        await self._drains(name, {"nothing else": plain, case: site}, GOAL_PREFIX + "> 0.5x")
         for label, place in (("nothing else", plain), (case, site)):
             cost = await cost_of_claims(place, self._sizes.claims)
             self._table.add(f"{name}: the first claim of 100, ms", label, cost.first)
-            self._table.add(f"{name}: a later claim of 100, ms", label, cost.later, LATER + "< 2x")
+            self._table.add(f"{name}: a later claim of 100, ms", label, cost.later, GOAL_PREFIX + "< 2x")
             self._table.add(f"{name}: the slowest later claim of 100, ms", label, cost.slowest)
             self._table.add(f"{name}: a claim that finds nothing, ms", label, cost.empty)
             self._table.add(f"{name}: a claim that finds one job, ms", label, cost.single)

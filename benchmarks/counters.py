@@ -25,8 +25,8 @@ import psycopg
 
 HANG_UP = 30.0
 """Seconds within which those who worked have closed their connections: only then is all that they did counted."""
-OTHERS = "select count(*) from pg_stat_activity where datname = %s and backend_type = 'client backend'"
-TOTALS = """
+COUNT_OTHER_CLIENTS = "select count(*) from pg_stat_activity where datname = %s and backend_type = 'client backend'"
+READ_TOTALS = """
     select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, xact_commit + xact_rollback,
       pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_control_checkpoint()).next_multixact_id::text::bigint,
       tup_updated + tup_deleted
@@ -96,14 +96,14 @@ class Counters:
         return Reading(replace(before, multixacts=multixacts), after)
 
     def _totals(self, connection: psycopg.Connection[Any], own: int) -> Counts:
-        row = connection.execute(TOTALS, (self._database,)).fetchone()
+        row = connection.execute(READ_TOTALS, (self._database,)).fetchone()
         assert row is not None
         wal, commits, xids, multixacts, dead = map(int, row)
         return Counts(wal, commits - own, xids, multixacts, dead, server_seconds(self._postmaster))
 
     def _wait_for_silence(self, connection: psycopg.Connection[Any]) -> None:
         deadline = time.monotonic() + HANG_UP
-        while (row := connection.execute(OTHERS, (self._database,)).fetchone()) and row[0]:
+        while (row := connection.execute(COUNT_OTHER_CLIENTS, (self._database,)).fetchone()) and row[0]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{row[0]} connections to {self._database} are still open")
             time.sleep(0.02)

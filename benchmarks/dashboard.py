@@ -47,14 +47,14 @@ from stowhand.web.request import Request, Right, Visitor  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
-MOST, LARGEST = 100.0, 60_000
+MAX_PAGE_MILLISECONDS, MAX_PAGE_BYTES = 100.0, 60_000
 """Milliseconds that a page may take, 95 of 100 times; bytes that it may have."""
-CHUNK = 250_000
+ROWS_PER_INSERT = 250_000
 TASKS, QUEUES, WORKERS, HELD = 60, 200, 50, 40
 EVERYTHING = Visitor("", frozenset(Right))
 Question = Callable[[QueueStore], Awaitable[object]]
 
-LIVE = """
+INSERT_LIVE_JOBS = """
 insert into stowhand.live (task, payload, serial, priority, run_at, state, attempts, last_error, finished_at,
   created_at, key, flags, last_worker)
 select 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
@@ -71,20 +71,20 @@ from generate_series(%(from)s::int, %(to)s::int) as g
   cross join lateral (select case when g %% 4 = 0 then 'queue_' || g %% (2 * %(serials)s) end) as q(name)
   cross join lateral (select g > %(waiting)s) as f(failed)
 """
-RUNNING = """
+START_JOBS = """
 update stowhand.live l set state = 'processing', token = gen_random_uuid(), attempts = attempts + 1,
   worker = 'worker-somewhere-12345-0123456789ab.' || l.id %% %(workers)s, lease_until = now() + interval '1 day',
   started_at = now() - l.id * interval '1 ms', serial = null
 where l.id in (select id from stowhand.live where state = 'queued' and key is null order by id limit %(running)s)
 """
-TRIES = """
+INSERT_ATTEMPTS = """
 insert into stowhand.tries (job_id, place, round, number, worker, started_at, ended_at, outcome, error_class, error)
 select l.id, n, 1, n, 'worker-somewhere-12345-0123456789ab', l.finished_at, l.finished_at,
   'error',
   (array['TimeoutError', 'app.errors.NoSuchOrder', 'ValueError'])[1 + l.id %% 3], left(l.last_error, 300)
 from stowhand.live l cross join generate_series(1, 3) n where l.state = 'failed'
 """
-HISTORY = """
+INSERT_HISTORY = """
 insert into stowhand.history (id, task, payload, serial, priority, run_at, state, attempts, max_attempts, resets,
   revision, settled_token, epoch, worker, started_at, finished_at, created_at, updated_at, cancel_requested)
 overriding system value
@@ -96,13 +96,13 @@ select g, 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
 from generate_series(%(from)s::int, %(to)s::int) as g cross join lateral (
   select now() - interval '10 days' * (%(finished)s::int - g) / %(finished)s::int) as f(at)
 """
-CARDS = """
+INSERT_WORKERS = """
 insert into stowhand.workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, app_version)
 select 'worker-somewhere-12345-0123456789ab.' || g, 'host-' || g %% 7, g, '1.0.0',
   array(select 'app.tasks.task_' || t from generate_series(0, %(tasks)s - 5) t), 24, false, now() - interval '1 hour',
   now() + interval '1 day', '2026.11.' || g %% 2 from generate_series(0, %(workers)s - 1) g
 """
-COUNTED = """
+INSERT_THROUGHPUT = """
 insert into stowhand.throughput (seconds, begins, task, writer, tally)
 select 60, date_trunc('minute', now()) - m * interval '1 minute', 'app.tasks.task_' || t, '',
   jsonb_build_object('ok', 100 + m %% 7, 'failed', m %% 3, 'retry', 2, 'w20', 90, 'w30', 10, 'r10', 80, 'r24', 20)
@@ -172,14 +172,16 @@ def fill(url: str, waiting: int, finished: int, failed: int) -> None:
     given = {"tasks": TASKS, "queues": QUEUES, "workers": WORKERS, "waiting": finished + waiting, "finished": finished}
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("select stowhand.make_days(now() - interval '11 days', 13)")
-        for first in range(1, finished, CHUNK):
-            connection.execute(HISTORY, given | {"from": first, "to": min(first + CHUNK - 1, finished)})
+        for first in range(1, finished, ROWS_PER_INSERT):
+            connection.execute(
+                INSERT_HISTORY, given | {"from": first, "to": min(first + ROWS_PER_INSERT - 1, finished)}
+            )
         connection.execute(f"alter sequence stowhand.live_id_seq restart {finished + 1}")
         last = finished + waiting + failed
-        for first in range(finished + 1, last, CHUNK):
-            connection.execute(LIVE, given | {"from": first, "to": min(first + CHUNK - 1, last)})
-        connection.execute(RUNNING, given | {"running": WORKERS * HELD})
-        for statement in (TRIES, CARDS, COUNTED):
+        for first in range(finished + 1, last, ROWS_PER_INSERT):
+            connection.execute(INSERT_LIVE_JOBS, given | {"from": first, "to": min(first + ROWS_PER_INSERT - 1, last)})
+        connection.execute(START_JOBS, given | {"running": WORKERS * HELD})
+        for statement in (INSERT_ATTEMPTS, INSERT_WORKERS, INSERT_THROUGHPUT):
             connection.execute(statement, given)
         connection.execute("insert into stowhand.app_versions values ('2026.11.0', now(), now())")
         connection.execute("insert into stowhand.pauses values ('app.tasks.task_3', now())")
@@ -217,7 +219,7 @@ async def ask(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> No
             except StoreTooSlow as error:
                 click.echo(f"{name:44} {error}")
                 continue
-            click.echo(f"{name:44}{half:10.1f}{most:10.1f}{used:14.1f}{'   slow' * (most > MOST)}")
+            click.echo(f"{name:44}{half:10.1f}{most:10.1f}{used:14.1f}{_slow_mark(most)}")
     await store.close()
 
 
@@ -251,7 +253,8 @@ async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> N
 
         half, most, used = await timed(look, runs, postmaster)
         size = len(await look())
-        late = "   slow" * (most > MOST) + "   large" * (size > LARGEST)
+        size_mark = "   large" if size > MAX_PAGE_BYTES else ""
+        late = f"{_slow_mark(most)}{size_mark}"
         click.echo(f"{name:44}{half:10.1f}{most:10.1f}{used:14.1f}{size:10}{late}")
     board.close()
     await store.close()
@@ -377,6 +380,10 @@ def main(
             beside(server, place, count, jobs, rounds)
         if keep:
             input(f"{url} ")
+
+
+def _slow_mark(milliseconds: float) -> str:
+    return "   slow" if milliseconds > MAX_PAGE_MILLISECONDS else ""
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import psutil
 import psycopg
 
 HERE = Path(__file__).resolve()
-WARM = 100
+WARM_UP_JOBS = 100
 """Jobs before those that count: connections are there, statements are prepared."""
 COLUMNS = ("jobs/s", "client us", "server us", "WAL B", "commits")
 TABLE = """
@@ -34,7 +34,7 @@ TABLE = """
     create index on bare (priority, run_at, id)
 """
 INSERT = "insert into bare (task, payload) values (%s, %s::text::jsonb) returning id"
-MARK = """select pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+READ_POSITION = """select pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
   array(select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid())"""
 
 
@@ -104,7 +104,7 @@ class Meter:
         ]
 
     def _look(self) -> tuple[float, int, dict[int, float]]:
-        row = self._connection.execute(MARK.encode()).fetchone()
+        row = self._connection.execute(READ_POSITION.encode()).fetchone()
         assert row is not None
         times = {pid: psutil.Process(pid).cpu_times() for pid in row[2] if psutil.pid_exists(pid)}
         return float(row[0]), row[1], {pid: each.user + each.system for pid, each in times.items()}
@@ -135,7 +135,7 @@ async def _measured(url: str, kind: str, seconds: float) -> list[float]:
             connection.execute("checkpoint")
         if name == "callers":
             return await _by_callers(url, int(number), seconds, noop.enqueue)
-        await app.enqueue_many(noop.new_job(place) for place in range(WARM))
+        await app.enqueue_many(noop.new_job(place) for place in range(WARM_UP_JOBS))
         meter = Meter(url)
         await app.enqueue_many(noop.new_job(place) for place in range(int(number)))
         return meter.figures(int(number))
@@ -153,7 +153,7 @@ async def _by_callers(
             count += 1
         return count
 
-    for _ in range(WARM // callers + 1):
+    for _ in range(WARM_UP_JOBS // callers + 1):
         await asyncio.gather(*map(enqueue, range(callers)))
     meter = Meter(url)
     counts = await asyncio.gather(*(call(perf_counter() + seconds) for _ in range(callers)))

@@ -22,7 +22,7 @@ from stowhand import App  # noqa: E402
 from stowhand.testing.clock import ManualClock  # noqa: E402
 from stowhand.testing.jobs import Jobs, jobs_of  # noqa: E402
 
-WARM = 20
+WARM_UP_JOBS = 20
 app = App("sqlite:///never-made.db")
 made = {"threads": 0, "loops": 0}
 
@@ -103,7 +103,7 @@ def main(tests: int) -> None:
     """Print a line for each kind of test."""
     count()
     for test in (nothing, coroutine, function, in_a_loop, hour):
-        for _ in range(WARM):
+        for _ in range(WARM_UP_JOBS):
             measure(test)
         made.update(threads=0, loops=0)
         parts = [measure(test) for _ in range(tests)]

@@ -31,12 +31,12 @@ from benchmarks.report import BULLMQ, FLOWS, GUILD, OURS, Report, save  # noqa: 
 from tests.support.valkey import RedisServer, find_redis  # noqa: E402
 
 MEASURES = ("one", "many", "drain", "latency", "idle")
-TRIED = {OURS: (10, 50, 100, 200), BULLMQ: (1, 10, 50, 100), GUILD: (1, 10, 50, 100)}
+TRIED_CONCURRENCIES = {OURS: (10, 50, 100, 200), BULLMQ: (1, 10, 50, 100), GUILD: (1, 10, 50, 100)}
 """Concurrencies: slots; jobs at once; workers, of which each has two connections."""
-SCRIPT = {OURS: "flow_.py", BULLMQ: "bullmq.js", GUILD: "guild.js"}
-FAMILY = {OURS: "stowhand", BULLMQ: "bullmq", GUILD: "guild"}
-SHARE = {OURS: 1.0, BULLMQ: 1.0, GUILD: 0.3}
-TRIAL = 0.25
+SCRIPT_BY_NAME = {OURS: "flow_.py", BULLMQ: "bullmq.js", GUILD: "guild.js"}
+FAMILY_BY_NAME = {OURS: "stowhand", BULLMQ: "bullmq", GUILD: "guild"}
+JOB_SHARE_BY_NAME = {OURS: 1.0, BULLMQ: 1.0, GUILD: 0.3}
+TRIAL_SHARE = 0.25
 """Of the jobs, for a trial of a concurrency."""
 
 Round = tuple[str, Callable[[Course], Iterator[Finding]]]
@@ -67,15 +67,15 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     names = [OURS, *_chosen(peers, (BULLMQ, GUILD))]
     wanted = _chosen(only, MEASURES)
-    there = install({FAMILY[name] for name in names})
-    names = [name for name in names if FAMILY[name] in there]
+    there = install({FAMILY_BY_NAME[name] for name in names})
+    names = [name for name in names if FAMILY_BY_NAME[name] in there]
     STATE.mkdir(parents=True, exist_ok=True)
     report = Report(FLOWS)
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer(find_redis(), appendonly=appendfsync))
         field = Field(server, stack)
         click.echo(_heading(server, appendfsync), err=True)
-        best = {name: concurrency or field.best(name, int(sizes["jobs"] * TRIAL)) for name in names}
+        best = {name: concurrency or field.best(name, int(sizes["jobs"] * TRIAL_SHARE)) for name in names}
         courses = [field.course(_contender(name, best[name], queues)) for queues in (1, 3) for name in names]
         for name, measure in _rounds(wanted, sizes):
             go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
@@ -100,7 +100,7 @@ class Field:
     def best(self, name: str, jobs: int) -> int:
         """The concurrency with which it drains the fastest. Its database is given back, empty."""
         rates: dict[int, float] = {}
-        for concurrency in TRIED[name]:
+        for concurrency in TRIED_CONCURRENCIES[name]:
             course = self.course(_contender(name, concurrency, 1))
             rates[concurrency] = dict(course.drain(1, jobs))["drain, 1 process, jobs/s"]
             self._given -= 1
@@ -115,9 +115,18 @@ class Field:
 
 def _contender(name: str, concurrency: int, queues: int) -> Contender:
     environment = {"FLOW_CONCURRENCY": str(concurrency), "FLOW_QUEUES": str(queues)}
-    if FAMILY[name] in NPM_PACKAGES:
-        environment["PEERS_NODE"] = str(NPM_PACKAGES[FAMILY[name]][0])
-    one = Contender(name, SCRIPT[name], MEASURES, FAMILY[name], _live(name, queues), environment, SHARE[name], queues)
+    if FAMILY_BY_NAME[name] in NPM_PACKAGES:
+        environment["PEERS_NODE"] = str(NPM_PACKAGES[FAMILY_BY_NAME[name]][0])
+    one = Contender(
+        name,
+        SCRIPT_BY_NAME[name],
+        MEASURES,
+        FAMILY_BY_NAME[name],
+        _live(name, queues),
+        environment,
+        JOB_SHARE_BY_NAME[name],
+        queues,
+    )
     return one if queues == 1 else replace(one, name=f"{name}, {queues} queues", measures=("drain",))
 
 

@@ -46,10 +46,10 @@ async def fill(count):
     async with app:
         await app.enqueue_many(noop.new_job(number=number) for number in range(count))
 """
-FEW, MANY = 200, 2_200
-COLLECTED = re.compile(r"Collected : (\d+)")
-STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): ")
-TOTALS = """
+FEW_JOBS, MANY_JOBS = 200, 2_200
+COLLECTED_PATTERN = re.compile(r"Collected : (\d+)")
+STATEMENT_PATTERN = re.compile(r"LOG:  (?:execute [^:]*|statement): ")
+READ_TOTALS = """
     select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, xact_commit + xact_rollback, blks_hit + blks_read
     from pg_stat_database where datname = %s
 """
@@ -67,7 +67,9 @@ class Costs:
 
     def per_job(self, few: Costs) -> Costs:
         """Return the cost of one of the jobs by which this run is larger."""
-        return Costs(*((many - one) / (MANY - FEW) for many, one in zip(self.values, few.values, strict=True)))
+        return Costs(
+            *((many - one) / (MANY_JOBS - FEW_JOBS) for many, one in zip(self.values, few.values, strict=True))
+        )
 
     @property
     def values(self) -> list[float]:
@@ -84,9 +86,9 @@ class Server:
         """Return WAL bytes, transactions, buffers and statements so far. No client of the database may be connected."""
         with psycopg.connect(self._server.admin_url, autocommit=True) as connection:
             connection.execute("select pg_stat_force_next_flush()")
-            row = connection.execute(TOTALS, [database]).fetchone()
+            row = connection.execute(READ_TOTALS, [database]).fetchone()
         assert row is not None
-        return [*map(float, row), float(len(STATEMENT.findall(self._server.log())))]
+        return [*map(float, row), float(len(STATEMENT_PATTERN.findall(self._server.log())))]
 
 
 def run(side: Path, folder: Path, url: str, jobs: int) -> float:
@@ -103,7 +105,7 @@ def run(side: Path, folder: Path, url: str, jobs: int) -> float:
     worker = [python, "-m", "stowhand.cli", "worker", "--app", "cost_tasks:app", "--once", "--log-level", "error"]
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/callgrind.out", *worker]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    found = COLLECTED.search(ended.stderr)
+    found = COLLECTED_PATTERN.search(ended.stderr)
     assert found is not None, ended.stderr
     return float(found[1])
 
@@ -111,17 +113,17 @@ def run(side: Path, folder: Path, url: str, jobs: int) -> float:
 def on_sqlite(side: Path, folder: Path) -> Costs:
     """Cost of a job in a file."""
     totals = {}
-    for jobs in (FEW, MANY):
+    for jobs in (FEW_JOBS, MANY_JOBS):
         url = f"sqlite:///{folder}/{side.name}-{jobs}-{len(list(folder.iterdir()))}.db"
         migrate(side, url)
         totals[jobs] = Costs(run(side, folder, url, jobs))
-    return totals[MANY].per_job(totals[FEW])
+    return totals[MANY_JOBS].per_job(totals[FEW_JOBS])
 
 
 def on_postgres(side: Path, folder: Path, server: PostgresServer) -> Costs:
     """Cost of a job in a database of its own."""
     totals, counts = {}, Server(server)
-    for jobs in (FEW, MANY):
+    for jobs in (FEW_JOBS, MANY_JOBS):
         url = server.create_database()
         database = url.partition("?")[0].rpartition("/")[2]
         migrate(side, url)
@@ -129,7 +131,7 @@ def on_postgres(side: Path, folder: Path, server: PostgresServer) -> Costs:
         instructions = run(side, folder, url, jobs)
         spent = [after - first for first, after in zip(before, counts.totals(database), strict=True)]
         totals[jobs] = Costs(instructions, *spent)
-    return totals[MANY].per_job(totals[FEW])
+    return totals[MANY_JOBS].per_job(totals[FEW_JOBS])
 
 
 def migrate(side: Path, url: str) -> None:

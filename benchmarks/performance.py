@@ -12,8 +12,8 @@ from benchmarks.report import OURS, Runs, Target
 from benchmarks.results import ROOT, Measured, Results, figures
 
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
-BEGIN, END = "<!-- results: {} -->", "<!-- end of results -->"
-BETWEEN = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+RESULTS_START, RESULTS_END = "<!-- results: {} -->", "<!-- end of results -->"
+RESULTS_PATTERN = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 NOT_MEASURED = "*Not measured yet.*"
 
 
@@ -101,12 +101,12 @@ def written(page: str, results: Results) -> str:
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}{chr(10).join(TABLES[found[2]](results))}\n{found[3]}"
 
-    return BETWEEN.sub(table, page)
+    return RESULTS_PATTERN.sub(table, page)
 
 
 def asked(page: str) -> list[str]:
     """The tables that it asks for."""
-    return [found[2] for found in BETWEEN.finditer(page)]
+    return [found[2] for found in RESULTS_PATTERN.finditer(page)]
 
 
 def _verdict(on: str, found: Runs, target: Target) -> list[str]:
@@ -173,7 +173,7 @@ IDLE = {
     "transactions a minute": "transactions of an idle worker, per minute",
     "memory, MB": "memory of an idle worker, MB",
 }
-FELT = {
+BYSTANDER_ROWS = {
     "select, p50 ms": "select beside a drain, p50, ms",
     "p99 ms": "select beside a drain, p99, ms",
     "update, p50 ms": "update beside a drain, p50, ms",
@@ -229,7 +229,7 @@ TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "costs": Shown("costs", COSTS).lines,
     "start": Shown("costs", START).lines,
     "idle": Shown("idle", IDLE).lines,
-    "bystander": Shown("bystander", FELT, "beside").lines,
+    "bystander": Shown("bystander", BYSTANDER_ROWS, "beside").lines,
     "sql": Shown("sql", SQL).lines,
     "serial": Shown("serial", SERIAL, "queues").lines,
     "lent": Shown("lent", LENT).lines,

@@ -16,7 +16,7 @@ from benchmarks.report import Runs
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results.json"
-NAMED = ("psycopg", "msgspec", "redis", "httpx", "uvicorn")
+REPORTED_PACKAGES = ("psycopg", "msgspec", "redis", "httpx", "uvicorn")
 """Packages whose versions matter."""
 
 
@@ -63,7 +63,9 @@ def write(results: Results, file: Path = FILE) -> None:
 def this_machine(servers: dict[str, str]) -> Machine:
     """``servers``: their versions, and those of peers."""
     pretty = platform.freedesktop_os_release()["PRETTY_NAME"] if platform.system() == "Linux" else platform.platform()
-    versions = {"Python": platform.python_version()} | {name: metadata.version(name) for name in NAMED} | servers
+    versions = (
+        {"Python": platform.python_version()} | {name: metadata.version(name) for name in REPORTED_PACKAGES} | servers
+    )
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 1,

@@ -26,14 +26,14 @@ from stowhand.protocols.store import SECONDS_PER_DAY, StoreOptions
 from stowhand.stores.url import open_store
 
 app = App()
-NAP = 0.010
+NAP_SECONDS = 0.010
 
 
 @app.task(name="nap")
 async def nap(number: int = 0) -> None:  # noqa: ARG001  a payload of the usual size
     """Ten milliseconds in which the loop is free. Says when it is over, and how long it really took."""
     began = time.monotonic()
-    await asyncio.sleep(NAP)
+    await asyncio.sleep(NAP_SECONDS)
     probe.own_probe().hit(began)
 
 

@@ -38,11 +38,11 @@ Connection = psycopg.Connection[Any]
 Measure = Callable[[Connection, int], int]
 """Runs about so many jobs, gives how many."""
 
-PEER = "graphile-worker 0.13.0"
-BATCH, CHUNK = 100, 1000
+PEER_NAME = "graphile-worker 0.13.0"
+JOBS_PER_CLAIM, JOBS_PER_CALL = 100, 1000
 ONE_BY_ONE, BULK = 20, 5
 """Of the jobs one in so many is committed by itself; and so many times as many are written by the thousand."""
-LOOP = """
+ENQUEUE_LOOP = """
 do $$ begin
   for n in 1..{jobs} loop
     perform {schema}.add_job('noop', json_build_object('number', n){rest});
@@ -57,7 +57,7 @@ COPY = "copy stowhand.live (task, payload, created_at, updated_at) from stdin"
 INSERT = """
 insert into stowhand.live (task, payload, run_at, max_attempts, priority, created_at, updated_at)
 select 'noop', json_build_object('number', n), now(), 25, 0, now(), now() from generate_series(1, 1000) n"""
-TAKE = """
+CLAIM_ONE = """
 update stowhand.live set state = 'processing', attempts = attempts + 1, epoch = epoch + 1, token = %s, worker = 'w',
   lease_until = now() + interval '30 s', started_at = now() where id = %s"""
 
@@ -78,7 +78,7 @@ def in_a_loop(schema: str, rest: str) -> Measure:
     """``add_job`` as a trigger or a migration calls it: all in one transaction."""
 
     def run(connection: Connection, jobs: int) -> int:
-        connection.execute(LOOP.format(jobs=jobs, schema=schema, rest=rest).encode())
+        connection.execute(ENQUEUE_LOOP.format(jobs=jobs, schema=schema, rest=rest).encode())
         return jobs
 
     return run
@@ -98,7 +98,7 @@ def claimed_by_id(connection: Connection, jobs: int) -> int:
     one_by_one(connection, jobs)
     connection.execute("set synchronous_commit = off")
     for (job,) in connection.execute("select id from stowhand.live order by id").fetchall():
-        connection.execute(TAKE.encode(), (uuid.uuid4(), job), prepare=True)
+        connection.execute(CLAIM_ONE.encode(), (uuid.uuid4(), job), prepare=True)
     connection.execute("reset synchronous_commit")
     return jobs // ONE_BY_ONE
 
@@ -106,25 +106,25 @@ def claimed_by_id(connection: Connection, jobs: int) -> int:
 def in_bulk(connection: Connection, jobs: int) -> int:
     """The function of ``App.enqueue_many``, a thousand at a time."""
     statement = statements()["enqueue_many"]
-    for _ in range(BULK * jobs // CHUNK):
-        chunk = [NewJob(task="noop", payload=f'{{"number":{number}}}') for number in range(CHUNK)]
+    for _ in range(BULK * jobs // JOBS_PER_CALL):
+        chunk = [NewJob(task="noop", payload=f'{{"number":{number}}}') for number in range(JOBS_PER_CALL)]
         connection.execute(statement, bulk_values(chunk, None), prepare=True)
-    return BULK * jobs // CHUNK * CHUNK
+    return BULK * jobs // JOBS_PER_CALL * JOBS_PER_CALL
 
 
 def inserted(connection: Connection, jobs: int) -> int:
     """Rows written straight into the table by INSERT … SELECT, a thousand at a time."""
-    for _ in range(BULK * jobs // CHUNK):
+    for _ in range(BULK * jobs // JOBS_PER_CALL):
         connection.execute(INSERT)
-    return BULK * jobs // CHUNK * CHUNK
+    return BULK * jobs // JOBS_PER_CALL * JOBS_PER_CALL
 
 
 def copied(connection: Connection, jobs: int) -> int:
     """The same by COPY."""
-    for _ in range(BULK * jobs // CHUNK):
+    for _ in range(BULK * jobs // JOBS_PER_CALL):
         with connection.cursor().copy(COPY) as copy:
-            copy.write("".join(f'noop\t{{"number":{n}}}\tnow\tnow\n' for n in range(CHUNK)))
-    return BULK * jobs // CHUNK * CHUNK
+            copy.write("".join(f'noop\t{{"number":{n}}}\tnow\tnow\n' for n in range(JOBS_PER_CALL)))
+    return BULK * jobs // JOBS_PER_CALL * JOBS_PER_CALL
 
 
 def through_its_life(connection: Connection, jobs: int, *, keep: bool) -> int:
@@ -132,9 +132,9 @@ def through_its_life(connection: Connection, jobs: int, *, keep: bool) -> int:
     done = in_bulk(connection, jobs)
     claim = "select id from stowhand.claim('worker-somewhere-12345-0123456789ab.1', %s, %s, 30, '{noop}', null, false)"
     settle = "select count(*) from stowhand.settle_completed(%s::bigint[], %s::uuid[], %s)"
-    for _ in range(done // BATCH):
+    for _ in range(done // JOBS_PER_CLAIM):
         token = uuid.uuid4()
-        ids = sorted(row[0] for row in connection.execute(claim.encode(), (token, BATCH)))
+        ids = sorted(row[0] for row in connection.execute(claim.encode(), (token, JOBS_PER_CLAIM)))
         connection.execute(settle.encode(), (ids, [token] * len(ids), keep))
     return done
 
@@ -170,14 +170,14 @@ def contenders(server: PostgresServer, beside: tuple[str, ...], peer: bool) -> I
         address = f"postgres://{place['user']}@/{place['dbname']}?host={place['host']}&port={place['port']}"
         subprocess.run([*program, "--schema-only", "-c", address], check=True, capture_output=True)
         theirs = {what: in_a_loop("graphile_worker", rest) for what, rest in ADD_JOB.items()}
-        yield Contender(PEER, url, "graphile_worker", "graphile_worker.jobs", theirs, wal=False)
+        yield Contender(PEER_NAME, url, "graphile_worker", "graphile_worker.jobs", theirs, wal=False)
 
 
 def rate_and_work(contender: Contender, measure: Measure, jobs: int) -> tuple[float, float]:
     """Jobs a second; microseconds of processor time of the backend for each."""
     with psycopg.connect(contender.url, autocommit=True) as connection:
         connection.execute(f"truncate {contender.tables}".encode())
-        measure(connection, CHUNK)  # plans and caches
+        measure(connection, JOBS_PER_CALL)  # plans and caches
         connection.execute(f"truncate {contender.tables}".encode())
         connection.execute("checkpoint")
         backend = psutil.Process(connection.info.backend_pid)
@@ -192,7 +192,7 @@ def wal_of(contender: Contender, jobs: int, *, keep: bool) -> tuple[float, float
     with psycopg.connect(contender.url, autocommit=True) as connection:
         connection.execute("alter table stowhand.live set (autovacuum_enabled = off)")
         connection.execute(f"truncate {contender.tables}".encode())
-        through_its_life(connection, CHUNK, keep=keep)
+        through_its_life(connection, JOBS_PER_CALL, keep=keep)
         connection.execute("vacuum stowhand.live")
         connection.execute("checkpoint")
         begin = connection.execute("select pg_current_wal_insert_lsn()").fetchone()

@@ -33,8 +33,8 @@ from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
 FOLDER = Path(os.environ.get("TIMELINE_FOLDER", "."))
-BEGUN = FOLDER / "begun"
-WARM = 20
+STARTED_FILE = FOLDER / "begun"
+WARM_UP_JOBS = 20
 """Jobs before those that count: statements are prepared, caches are warm."""
 GAPS = (
     "call -> insert sent",
@@ -89,7 +89,7 @@ app = App()
 async def mark(number: int) -> None:
     """Its first line is the end of the way."""
     at = time.time()
-    with BEGUN.open("a") as file:
+    with STARTED_FILE.open("a") as file:
         file.write(f"{number} {at!r}\n")
 
 
@@ -102,18 +102,18 @@ async def enqueue(url: str, jobs: int) -> list[tuple[float, float]]:
     trace_connections("caller")
     calls = []
     async with App(url) as caller:
-        for number in range(-WARM, jobs):
+        for number in range(-WARM_UP_JOBS, jobs):
             called = time.time()
             await caller.add_job("mark", {"number": number})
             calls.append((called, time.time()))
             await _begun(number)
             await asyncio.sleep(0.02 + 0.03 * (number * 0.6180339887 % 1))
-    return calls[WARM:]
+    return calls[WARM_UP_JOBS:]
 
 
 async def _begun(number: int) -> None:
     deadline = time.monotonic() + 30
-    while f"{number} " not in BEGUN.read_text()[-40:]:
+    while f"{number} " not in STARTED_FILE.read_text()[-40:]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"job {number} did not begin within 30 s")
         await asyncio.sleep(0.002)
@@ -121,7 +121,7 @@ async def _begun(number: int) -> None:
 
 def gaps(calls: list[tuple[float, float]]) -> Iterator[tuple[tuple[float, ...], list[str]]]:
     """Of each job: its gaps, in the order of GAPS; and what the worker sent between notification and claim."""
-    begun = dict(line.split() for line in BEGUN.read_text().splitlines())
+    begun = dict(line.split() for line in STARTED_FILE.read_text().splitlines())
     caller, worker = messages("caller"), messages("worker")
     for number, (called, returned) in enumerate(calls):
         first = float(begun[str(number)])
@@ -165,7 +165,7 @@ def main(jobs: int, slots: int, *, fsync: bool, file: Path | None) -> None:
         root = Path(__file__).parents[1]
         subprocess.run([*program, "migrate"], env=environment, check=True, capture_output=True)
         command = [*program, "worker", "--app", "benchmarks.timeline:app", "--jobs", str(slots), "--log-level", "error"]
-        BEGUN.touch()
+        STARTED_FILE.touch()
         worker = subprocess.Popen(command, env=environment, cwd=root)
         try:
             calls = asyncio.run(enqueue(url, jobs))

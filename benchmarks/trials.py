@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks import probe
 from benchmarks.report import Runs
-from benchmarks.sites import NAP, PostgresSite, Site, new_store
+from benchmarks.sites import NAP_SECONDS, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
@@ -281,7 +281,7 @@ async def bare_naps(count: int, slots: int = 100) -> float:
 
     async def work() -> None:
         for _ in left:
-            await asyncio.sleep(NAP)
+            await asyncio.sleep(NAP_SECONDS)
 
     began = time.monotonic()
     await asyncio.gather(*(work() for _ in range(slots)))

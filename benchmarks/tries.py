@@ -34,7 +34,7 @@ FAIL = """
     select * from stowhand.settle_attempts(%s::bigint[], %s::uuid[], '{errored}', '{0}', '{f}', array[%s],
       '{ValueError}', '{null}', '{null}', true)"""
 WAL = "select (pg_current_wal_insert_lsn() - '0/0')::bigint"
-TIMES = 10
+FAILURES_PER_JOB = 10
 
 
 def figures(connection: psycopg.Connection[tuple[int, ...]], jobs: int, error: str | None) -> tuple[float, float]:
@@ -49,7 +49,7 @@ def figures(connection: psycopg.Connection[tuple[int, ...]], jobs: int, error: s
     claims, beats = [], []
     for _ in range(jobs):
         connection.execute("select stowhand.add_job('t', '{\"customer\": 4711}')")
-        for _ in range(TIMES if error is not None else 0):
+        for _ in range(FAILURES_PER_JOB if error is not None else 0):
             token = str(uuid.uuid4())
             ((job,),) = connection.execute(CLAIM, [token]).fetchall()
             connection.execute(FAIL.encode(), ([job], [token], error))
