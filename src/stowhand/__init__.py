@@ -32,11 +32,11 @@ Most programs need the names of this module only. Others are in modules by topic
     stowhand.retry       backoff
     stowhand.outcomes    Complete, Outcome
     stowhand.query       which jobs to list, search and change
-    stowhand.handler     handlers and middleware of your own
-    stowhand.table       a table of yours as a queue
+    stowhand.handler     protocols for your own handlers and middleware
+    stowhand.table       your own table as a queue
     stowhand.observe     log lines, metrics, traces
     stowhand.remote      a store that is lent over HTTP
-    stowhand.stores.api  what a store of your own is written with
+    stowhand.stores.api  protocols and types for your own store
     stowhand.flows, stowhand.commands, stowhand.runner, stowhand.testing, stowhand.web, stowhand.wsgi, stowhand.django
 
 Importing this package imports no driver, and each name only when it is first used.
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
+_NAMES_BY_MODULE = {
     "app.app": "App",
     "app.results": "as_completed gather",
     "errors": "NonRetryable StowhandError",
@@ -84,7 +84,7 @@ _MODULES = {
     "tasks.task": "Task",
     "worker.worker": "Worker",
 }
-_ELSEWHERE = {
+_NAMES_OF_OTHER_MODULES = {
     "commands": "Command CommandHandler Step step",
     "errors": "ConfigurationError CrontabError DuplicateTask InvalidJob JobCanceled JobFailed JobNotVisible JobRemoved"
     " JobReplaced LeaseLost LogRefused Misuse NoResult OutcomeUnknown PayloadMismatch Poison QueueFull"
@@ -132,19 +132,19 @@ __all__ = [
 ]
 
 
-def _explain(name: str) -> None:
-    """Raise ImportError for a name of another public module: ``from stowhand import`` hides an AttributeError.
+def _refuse_unknown_name(name: str) -> None:
+    """Raise ImportError for a name of another public module or of another library.
 
-    So for a name of another library.
+    It is not an AttributeError, because ``from stowhand import`` hides the message of one.
     """
-    from stowhand.hints import sentence
+    from stowhand.hints import find_advice
 
-    for module, names in _ELSEWHERE.items():
+    for module, names in _NAMES_OF_OTHER_MODULES.items():
         if name in names.split():
             raise ImportError(f"stowhand has no {name!r}: write 'from stowhand.{module} import {name}'")
-    if (advice := sentence(name, __all__)) is not None:
+    if (advice := find_advice(name, __all__)) is not None:
         raise ImportError(f"stowhand has no {name!r}: {advice}")
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one of this module
-    __getattr__, __dir__ = lazy_names(__name__, _MODULES, _explain)
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES_BY_MODULE, _refuse_unknown_name)

@@ -1,4 +1,4 @@
-"""``python -m stowhand``: the program, where its script is not on the path."""
+"""``python -m stowhand``: the command line, if its script is not on the path."""
 
 from __future__ import annotations
 

@@ -15,10 +15,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
-LAST_TICK = 1.5
-"""Time for a ticker's running call to finish when the ticker stops."""
-LAST_CALL = 0.5
-"""Time for cancelled calls and then ``on_end`` to finish."""
+STOP_TIMEOUT_SECONDS = 1.5
+"""Time for a ticker's running calls to finish when the ticker stops."""
+END_TIMEOUT_SECONDS = 0.5
+"""Time for cancelled calls, and then ``on_end``, to finish."""
+CANCELLED_TICK_DELAY_SECONDS = 1.5
+"""Delay before the next call of a function that was cancelled by its driver."""
 
 
 class Cancelable(Protocol):
@@ -35,8 +37,8 @@ Tick = Callable[[], Awaitable[float]]
 OnEnd = Callable[[], Awaitable[None]]
 
 
-async def nothing() -> None:
-    """Do nothing at the end of a ticker."""
+async def do_nothing() -> None:
+    """Do nothing. The default of ``on_end``."""
 
 
 class Ticker(Protocol):
@@ -49,7 +51,7 @@ class Ticker(Protocol):
     def poke(self) -> None:
         """Call the functions now. Thread-safe."""
 
-    def stop(self, patience: float = LAST_TICK) -> None:
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
         """Stop calling. A running call is cancelled after ``timeout`` seconds. Thread-safe."""
 
     async def ended(self) -> None:
@@ -71,7 +73,7 @@ class Clock(Protocol):
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
         """Call a function on the running loop after ``seconds``."""
 
-    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = do_nothing) -> Ticker:
         """Start calling ``ticks``. ``on_end`` is called on their loop after the last call."""
 
     def pinned(self) -> datetime | None:
@@ -89,7 +91,7 @@ class SystemClock:
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
         return asyncio.get_running_loop().call_later(seconds, call)
 
-    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = do_nothing) -> Ticker:
         return ThreadTicker(name, ticks, on_end)
 
     def pinned(self) -> datetime | None:
@@ -104,60 +106,60 @@ class Rounds:
         self._ticks = [(tick, asyncio.Event()) for tick in ticks]
         self._on_end = on_end
         self._stopped = asyncio.Event()
-        self._patience = LAST_TICK
+        self._timeout = STOP_TIMEOUT_SECONDS
 
     def poke(self) -> None:
         for _, poked in self._ticks:
             poked.set()
 
-    def stop(self, patience: float) -> None:
-        self._patience = patience
+    def stop(self, timeout: float) -> None:
+        self._timeout = timeout
         self._stopped.set()
         self.poke()
 
     async def run(self) -> None:
-        """Call the functions until stopped. Raises a function's error after the others have ended."""
+        """Call the functions until stopped. Raise a function's error after the others have ended."""
         stopped = asyncio.ensure_future(self._stopped.wait())
         rounds = [asyncio.ensure_future(self._repeat(tick, poked)) for tick, poked in self._ticks]
         try:
             await asyncio.wait((stopped, *rounds), return_when=asyncio.FIRST_COMPLETED)
-            self.stop(self._patience)
-            await asyncio.wait(rounds, timeout=self._patience)
+            self.stop(self._timeout)
+            await asyncio.wait(rounds, timeout=self._timeout)
         finally:
-            self.stop(self._patience)  # before cancelling, so that a cancelled call is not repeated
+            self.stop(self._timeout)  # before cancelling, so that a cancelled call is not repeated
             for _ in range(2):  # a driver that is cancelled may wait for the store to cancel too
-                for one in (stopped, *rounds):
-                    one.cancel()
-                await asyncio.wait(rounds, timeout=LAST_CALL / 2)
+                for task in (stopped, *rounds):
+                    task.cancel()
+                await asyncio.wait(rounds, timeout=END_TIMEOUT_SECONDS / 2)
             try:
                 with suppress(TimeoutError, asyncio.CancelledError):
-                    async with asyncio.timeout(LAST_CALL / 2):
+                    async with asyncio.timeout(END_TIMEOUT_SECONDS / 2):
                         await self._on_end()
             finally:
-                for one in rounds:
-                    if one.done() and not one.cancelled():
-                        one.result()
+                for task in rounds:
+                    if task.done() and not task.cancelled():
+                        task.result()
 
     async def _repeat(self, tick: Tick, poked: asyncio.Event) -> None:
         while not self._stopped.is_set():
-            poked.clear()  # before the call: a poke during it asks for one more
-            pause = LAST_TICK
-            with suppress(asyncio.CancelledError):  # a driver may raise it too: no reason to stop
-                pause = await tick()
-            timer = self._clock.call_later(pause, poked.set)
+            poked.clear()  # before the call: a poke during the call requests another call
+            delay = CANCELLED_TICK_DELAY_SECONDS
+            with suppress(asyncio.CancelledError):  # a driver may raise it although the ticker is not stopped
+                delay = await tick()
+            timer = self._clock.call_later(delay, poked.set)
             await poked.wait()
             timer.cancel()
 
 
 class ThreadTicker:
-    """An event loop in a thread of its own, for as long as it ticks.
+    """A ticker on an event loop in its own thread.
 
     A call that blocks the thread cannot be cancelled; the thread ends after it.
     """
 
     def __init__(self, name: str, ticks: Sequence[Tick], on_end: OnEnd) -> None:
         self._rounds = Rounds(SystemClock(), ticks, on_end)
-        self._patience = 0.0
+        self._timeout = 0.0
         self._loop = asyncio.new_event_loop()
         self._over: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -170,20 +172,20 @@ class ThreadTicker:
     def poke(self) -> None:
         self._call(self._rounds.poke)
 
-    def stop(self, patience: float = LAST_TICK) -> None:
-        self._patience = patience
-        self._call(lambda: self._rounds.stop(patience))
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
+        self._timeout = timeout
+        self._call(lambda: self._rounds.stop(timeout))
 
     async def ended(self) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
 
         def on_over(_: Future[None]) -> None:
-            with suppress(RuntimeError):  # the loop that waited is closed
+            with suppress(RuntimeError):  # the waiting loop is closed
                 loop.call_soon_threadsafe(over.set)
 
         self._over.add_done_callback(on_over)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience + 2 * LAST_CALL):
+            async with asyncio.timeout(self._timeout + 2 * END_TIMEOUT_SECONDS):
                 await over.wait()
                 self._thread.join()
         if self.is_over:
@@ -199,7 +201,7 @@ class ThreadTicker:
             self._over.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # it has ended: its loop is closed
+        with suppress(RuntimeError):  # the ticker has ended: its loop is closed
             self._loop.call_soon_threadsafe(call)
 
 

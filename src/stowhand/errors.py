@@ -5,11 +5,11 @@ StowhandError
 │   ├── ConfigurationError    a setting is missing, unknown or contradicts another     (exit code 2)
 │   │   └── CrontabError      lines of a crontab, or items, that are wrong; names each
 │   └── InvalidJob            a job that may not be enqueued; names field and limit    (a ValueError)
-├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
+├── UnknownTask               no task has this name; suggests the nearest one          (a LookupError)
 ├── DuplicateTask             two functions claim one task name
-├── ResourceUnavailable       a resource of a task could not be opened: its worker ends
+├── ResourceUnavailable       a resource of a task could not be opened: the worker ends
 ├── UnknownJob                there never was a job with this id                       (a LookupError)
-├── NoResult                  a job whose result was asked for has none
+├── NoResult                  the job has no result
 │   ├── JobFailed             it has permanently failed: with its error, class and attempts
 │   ├── JobCanceled           it was canceled
 │   ├── JobRemoved            it was removed while the caller waited
@@ -19,7 +19,7 @@ StowhandError
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
-│   ├── StoreRefused          the login, or the worker token, has no right to this
+│   ├── StoreRefused          the login, or the worker token, has no right to this call
 │   ├── StoreTooSlow          a read-only store did not answer within its ``read_timeout``
 │   ├── QueueFull             a flow's queue has its maximum length: nothing was created
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: it may be committed
@@ -39,7 +39,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
-from stowhand.hints import our_words, sentence
+from stowhand.hints import find_advice, find_equivalents
 
 __all__ = [
     "ConfigurationError",
@@ -229,9 +229,9 @@ class Poison(NonRetryable):
     """A job that can never succeed (malformed payload, vanished row): failed at once, outcome ``poison``."""
 
 
-def a_type(given: object) -> str:
+def a_type(value: object) -> str:
     """Return the name of the value's type with an article, such as ``an int``."""
-    name = type(given).__qualname__
+    name = type(value).__qualname__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
@@ -245,51 +245,56 @@ SYNONYMS = {
 """Options that Python and the settings name differently, both ways."""
 
 
-def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:
-    """Return ``; did you mean 'x'?``, or another hint; empty: no known word is near.
+def hint(
+    word: object, known: Iterable[str], min_similarity: float = 0.6, synonyms: Mapping[str, str] = SYNONYMS
+) -> str:
+    """Return ``; did you mean 'x'?``, or another hint; an empty text if no known word is similar.
 
     Args:
-        given: the unknown word.
-        known: words that are known in its place.
-        likeness: from 0 to 1: how near a known word must be.
-        others: known words by further names.
+        word: the unknown word.
+        known: the words that are valid in its place.
+        min_similarity: the minimum similarity of a suggested word, 0 to 1.
+        synonyms: known words by their synonyms.
 
     """
-    words = list(known)
-    if (text := sentence(given, words)) is not None:
+    known_words = list(known)
+    if (text := find_advice(word, known_words)) is not None:
         return f"; {text}."
-    meant = our_words(given, words) or _near(given, words, likeness, others)[:1]
-    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+    suggestions = find_equivalents(word, known_words) or _near(word, known_words, min_similarity, synonyms)[:1]
+    return f"; did you mean {' or '.join(map(repr, suggestions))}?" if suggestions else ""
 
 
-def suggest(given: object, known: Iterable[str]) -> str:
-    """Return the end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
-    words = sorted(map(str, known), key=str.lower)
-    if not words:
-        return "; there are none"
-    near = our_words(given, words) or _near(given, words, 0.6, SYNONYMS)
-    listed = list(dict.fromkeys((*near, *words)))
+def suggest(word: object, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown word: ``; did you mean 'x'? Available: …``"""
+    known_words = sorted(map(str, known), key=str.lower)
+    if not known_words:
+        return "; none is available"
+    near = find_equivalents(word, known_words) or _near(word, known_words, 0.6, SYNONYMS)
+    listed = list(dict.fromkeys((*near, *known_words)))
     shown = ", ".join(listed[:MAX_LISTED_WORDS]) + (", …" if len(listed) > MAX_LISTED_WORDS else "")
-    if (text := sentence(given, words)) is not None:
-        return f"; {text}. There are: {shown}"
-    return f"{hint(given, words) or ';'} there are: {shown}"
+    if (text := find_advice(word, known_words)) is not None:
+        return f"; {text}. Available: {shown}"
+    if hint_text := hint(word, known_words):
+        return f"{hint_text} Available: {shown}"
+    return f"; available: {shown}"
 
 
 def unknown_attribute(owner: object, name: str) -> AttributeError:
-    """Return the error for an attribute that an object does not have, with a hint where another library has it.
+    """Return the error for an unknown attribute, with a hint if another library has it.
 
     Python itself adds the nearest attribute of the object.
     """
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    known = dir(type(owner))
-    if (advice := sentence(name, known)) is not None:
+    attributes = dir(type(owner))
+    if (advice := find_advice(name, attributes)) is not None:
         return AttributeError(f"{text}; {advice}")
-    meant = " or ".join(f"'.{word}'" for word in our_words(name, known))
-    return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
+    equivalents = " or ".join(f"'.{attribute}'" for attribute in find_equivalents(name, attributes))
+    return AttributeError(f"{text}; did you mean {equivalents}?" if equivalents else text)
 
 
-def _near(given: object, known: Collection[str], likeness: float, others: Mapping[str, str]) -> list[str]:
+def _near(word: object, known: Collection[str], min_similarity: float, synonyms: Mapping[str, str]) -> list[str]:
     """Return at most three known words, the nearest first."""
-    spelt = {name.lower(): word for name, word in others.items() if word in known}
-    spelt |= {word.lower(): str(word) for word in known}
-    return [spelt[name] for name in difflib.get_close_matches(str(given).lower(), spelt, 3, likeness)]
+    by_lower_case = {name.lower(): word for name, word in synonyms.items() if word in known}
+    by_lower_case |= {word.lower(): str(word) for word in known}
+    nearest = difflib.get_close_matches(str(word).lower(), by_lower_case, 3, min_similarity)
+    return [by_lower_case[name] for name in nearest]

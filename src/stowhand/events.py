@@ -214,7 +214,7 @@ class ThreadsExhausted(Event, frozen=True):
 
 
 class LeaseExpiring(Event, frozen=True):
-    """No heartbeat has reached the store for so long that the lease may expire. The handler is stopped."""
+    """The lease may expire soon, because no heartbeat has reached the store. The handler is stopped."""
 
     worker: str
     lease: Lease
@@ -493,7 +493,7 @@ class RequestBroken(Event, frozen=True):
 
 
 Listener = Callable[[Any], None]
-REPORTER = ("stowhand.observe.listener", "report_to_log")
+DEFAULT_REPORTER = ("stowhand.observe.listener", "report_to_log")
 """The default of ``on_listener_error``. It is imported when needed, because this module must not import ``observe``."""
 
 
@@ -505,28 +505,28 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: dict[type[Event], list[Listener]] = {}
-        self._of_success: set[type[Event]] = set()
+        self._success_types: set[type[Event]] = set()
         self.around: Callable[[Any, str], AbstractContextManager[object]] | None = None
         """Returns a context manager for each attempt (``handler.Attempt``, the worker's name) with these events."""
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
-    def on(self, kind: type[Event], listener: Listener, *, success: bool = True) -> None:
+    def on(self, event_type: type[Event], listener: Listener, *, success: bool = True) -> None:
         """Call ``listener`` for events of this type, on the event loop or in the heartbeat's thread.
 
         With ``success=False`` it does not need a ``JobEnded`` with the outcome ``ok``, but may receive some.
         """
-        self._listeners.setdefault(kind, []).append(listener)
+        self._listeners.setdefault(event_type, []).append(listener)
         if success:
-            self._of_success.add(kind)
+            self._success_types.add(event_type)
 
     @property
-    def heard(self) -> KeysView[type[Event]]:
+    def types_with_listener(self) -> KeysView[type[Event]]:
         """Event types with a listener, as a live view, for fast checks per job."""
         return self._listeners.keys()
 
-    def wants(self, kind: type[Event], *, success: bool = False) -> bool:
+    def wants(self, event_type: type[Event], *, success: bool = False) -> bool:
         """Return whether this type has a listener; with ``success``, one that also needs successful jobs."""
-        return kind in (self._of_success if success else self._listeners)
+        return event_type in (self._success_types if success else self._listeners)
 
     def emit(self, event: Event) -> None:
         """Call the listeners of this type, in the order in which they were added."""
@@ -537,7 +537,7 @@ class Events:
                 self._report(listener, event, error)
 
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
-        # Without on_listener_error the log gets it, even if the program has no listener that writes the log.
+        # By default the error is logged, even if the program has no listener that writes the log.
         with suppress(Exception):  # a failing report cannot be reported
-            report = self.on_listener_error or getattr(import_module(REPORTER[0]), REPORTER[1])
+            report = self.on_listener_error or getattr(import_module(DEFAULT_REPORTER[0]), DEFAULT_REPORTER[1])
             report(listener, event, error)

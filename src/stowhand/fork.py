@@ -20,24 +20,24 @@ class Inherited(Protocol):
 _inherited: WeakSet[Inherited] = WeakSet()
 
 
-def call_in_children(thing: Inherited) -> None:
-    """Call the object's ``forked`` in each forked child, as long as the object exists."""
-    _inherited.add(thing)
+def call_in_children(inheritor: Inherited) -> None:
+    """Call the object's ``forked`` in each forked child while the object exists."""
+    _inherited.add(inheritor)
 
 
 def replace_sockets(descriptors: Iterable[int]) -> None:
     """Replace descriptors in the child by a socket without a peer: an abandoned event loop still uses their numbers."""
-    nowhere, other_end = socket.socketpair()
+    dead_end, other_end = socket.socketpair()
     other_end.close()
-    with nowhere:
+    with dead_end:
         for descriptor in descriptors:
             with suppress(OSError):  # closed
-                os.dup2(nowhere.fileno(), descriptor, inheritable=False)
+                os.dup2(dead_end.fileno(), descriptor, inheritable=False)
 
 
 def _forked() -> None:
-    for thing in list(_inherited):
-        thing.forked()
+    for inheritor in list(_inherited):
+        inheritor.forked()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,4 +1,4 @@
-"""What a handler or a middleware of your own is written with."""
+"""Protocols and types for your own handlers and middleware."""
 
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import ClaimDecision, Handler, PostHandle, PreHandle

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-_WORDS = {
+_FOREIGN_NAMES = {
     # options of a job, a task, a worker
     "max_attempts": "max_retries retries retry attempts",
     "delay": "countdown eta schedule_in in_seconds defer_by when",
@@ -52,83 +52,86 @@ _WORDS = {
 }
 """Names of other libraries, by Stowhand's name."""
 
-_RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
-_QUEUE = "queue=... is the class of work, and serial=... runs jobs one at a time"
-_QUEUES = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
-_QUEUE_OF_APP = f"a task or a job has a queue: @app.task(queue='mail'). {_QUEUE}"
-_RETRY = "for another attempt: raise Retry('why', delay='5m')"
-_SYNC = "without an event loop: app.sync.enqueue(task, …), or task.enqueue_sync(…)"
-_FLOW = "for jobs that follow others: ctx.enqueue_after(task, …), or a flow; for many results: await gather(jobs)"
-_ATTEMPTS = "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)"
-_CONTEXT = "a task that needs its job has a parameter `ctx: Context`"
-_STORE = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
-_APP = "an App declares tasks and enqueues their jobs: app = App('postgresql:///shop')"
-_TASK = "an App declares tasks: app = App('postgresql:///shop'), and @app.task above a function"
-_ZONE = "a cron item with options is declared below its task: app.cron('0 7 * * mon', task, tz='Europe/Berlin')"
-_JITTER = "it is part of the backoff: backoff=exponential('30s', cap='1h', jitter=0.2)"
-_SENTENCES = {
-    ("Celery", "App"): _APP,
-    ("Huey", "App"): _APP,
-    ("Queue", "App"): _APP,
-    ("shared_task", "App"): _TASK,
-    ("task", "App"): _TASK,
-    ("actor", "App"): _TASK,
-    ("chain", "App"): _FLOW,
-    ("chord", "App"): _FLOW,
-    ("group", "App"): _FLOW,
-    ("queue_name", "serial"): _QUEUE,
-    ("queue_name", "queues"): _QUEUES,
-    ("queue_name", "pool_size"): _QUEUE_OF_APP,
-    ("rate_limit", "serial"): _RATE,
-    ("rate_limit", "concurrency"): _RATE,
-    ("rate_limit", "pool_size"): _RATE,
-    ("max_retries", "poll_interval"): _ATTEMPTS,
-    ("retries", "poll_interval"): _ATTEMPTS,
-    ("max_attempts", "poll_interval"): _ATTEMPTS,
-    ("max_retries", "error_class"): _ATTEMPTS,
-    ("tz", "retry_on"): _ZONE,
-    ("timezone", "retry_on"): _ZONE,
-    ("identifier", "retry_on"): _ZONE,
-    ("backfill_period", "retry_on"): _ZONE,
-    ("retry_jitter", "backoff"): _JITTER,
-    ("retry_backoff_max", "backoff"): _JITTER,
+_RATE_HINT = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
+_QUEUE_HINT = "queue=... is the class of work, and serial=... runs jobs one at a time"
+_QUEUES_HINT = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
+_APP_QUEUE_HINT = f"a task or a job has a queue: @app.task(queue='mail'). {_QUEUE_HINT}"
+_RETRY_HINT = "for another attempt: raise Retry('why', delay='5m')"
+_SYNC_HINT = "without an event loop: app.sync.enqueue(task, …), or task.enqueue_sync(…)"
+_FLOW_HINT = "for jobs that follow others: ctx.enqueue_after(task, …), or a flow; for many results: await gather(jobs)"
+_ATTEMPTS_HINT = "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)"
+_CONTEXT_HINT = "a task that needs its job has a parameter `ctx: Context`"
+_STORE_HINT = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
+_APP_HINT = "an App declares tasks and enqueues their jobs: app = App('postgresql:///shop')"
+_TASK_HINT = "an App declares tasks: app = App('postgresql:///shop'), and @app.task above a function"
+_TIME_ZONE_HINT = (
+    "a cron item with options is declared below its task: app.cron('0 7 * * mon', task, tz='Europe/Berlin')"
+)
+_JITTER_HINT = "it is part of the backoff: backoff=exponential('30s', cap='1h', jitter=0.2)"
+_ADVICE = {
+    ("Celery", "App"): _APP_HINT,
+    ("Huey", "App"): _APP_HINT,
+    ("Queue", "App"): _APP_HINT,
+    ("shared_task", "App"): _TASK_HINT,
+    ("task", "App"): _TASK_HINT,
+    ("actor", "App"): _TASK_HINT,
+    ("chain", "App"): _FLOW_HINT,
+    ("chord", "App"): _FLOW_HINT,
+    ("group", "App"): _FLOW_HINT,
+    ("queue_name", "serial"): _QUEUE_HINT,
+    ("queue_name", "queues"): _QUEUES_HINT,
+    ("queue_name", "pool_size"): _APP_QUEUE_HINT,
+    ("rate_limit", "serial"): _RATE_HINT,
+    ("rate_limit", "concurrency"): _RATE_HINT,
+    ("rate_limit", "pool_size"): _RATE_HINT,
+    ("max_retries", "poll_interval"): _ATTEMPTS_HINT,
+    ("retries", "poll_interval"): _ATTEMPTS_HINT,
+    ("max_attempts", "poll_interval"): _ATTEMPTS_HINT,
+    ("max_retries", "error_class"): _ATTEMPTS_HINT,
+    ("tz", "retry_on"): _TIME_ZONE_HINT,
+    ("timezone", "retry_on"): _TIME_ZONE_HINT,
+    ("identifier", "retry_on"): _TIME_ZONE_HINT,
+    ("backfill_period", "retry_on"): _TIME_ZONE_HINT,
+    ("retry_jitter", "backoff"): _JITTER_HINT,
+    ("retry_backoff_max", "backoff"): _JITTER_HINT,
     ("acks_late", "serial"): "a job of a lost worker runs again, as with acks_late=True; leave it out",
     ("ignore_result", "serial"): "a task that returns None keeps no result; leave it out",
     ("serializer", "serial"): "arguments and results are JSON; annotate the parameters, and leave it out",
-    ("bind", "serial"): _CONTEXT,
-    ("pass_context", "serial"): _CONTEXT,
-    ("broker", "pool_size"): _STORE,
-    ("broker_url", "pool_size"): _STORE,
-    ("backend", "pool_size"): _STORE,
-    ("dsn", "pool_size"): _STORE,
-    ("connector", "pool_size"): _STORE,
-    ("enqueue_sync", "enqueue_many"): _SYNC,
-    ("apply", "new_job"): "to run it here and now: call the task as a function",
+    ("bind", "serial"): _CONTEXT_HINT,
+    ("pass_context", "serial"): _CONTEXT_HINT,
+    ("broker", "pool_size"): _STORE_HINT,
+    ("broker_url", "pool_size"): _STORE_HINT,
+    ("backend", "pool_size"): _STORE_HINT,
+    ("dsn", "pool_size"): _STORE_HINT,
+    ("connector", "pool_size"): _STORE_HINT,
+    ("enqueue_sync", "enqueue_many"): _SYNC_HINT,
+    ("apply", "new_job"): "to run it at once in this process: call the task as a function",
     ("control", "discover"): "to cancel a job: await app.cancel(id); to see what runs: stowhand top",
-    ("retry", "new_job"): _RETRY,
-    ("retry", "enqueue_after"): _RETRY,
+    ("retry", "new_job"): _RETRY_HINT,
+    ("retry", "enqueue_after"): _RETRY_HINT,
     ("request", "enqueue_after"): "the job of this attempt is ctx.job",
     ("conf", "enqueue_many"): "options are arguments of App(…), or settings: docs/reference/settings.md",
     ("autodiscover_tasks", "enqueue_many"): "name the modules of tasks: App(include=['shop.tasks'])",
 }
-"""Hints that need a sentence, by foreign name and by a name that is known in its place."""
+"""Advice by a foreign name and a name that is known in its place."""
 
-LIKENESS = 0.85
+MIN_SIMILARITY = 0.85
 """Minimum similarity of a misspelling."""
-OURS: dict[str, list[str]] = {}
+NAMES_BY_FOREIGN_NAME: dict[str, list[str]] = {}
 """Stowhand's names by the name in another library, the nearest first."""
-for _ours, _theirs in _WORDS.items():
+for _ours, _theirs in _FOREIGN_NAMES.items():
     for _word in _theirs.split():
-        OURS.setdefault(_word, []).append(_ours)
+        NAMES_BY_FOREIGN_NAME.setdefault(_word, []).append(_ours)
 
 
-def our_words(word: object, known: Collection[str]) -> list[str]:
+def find_equivalents(word: object, known: Collection[str]) -> list[str]:
     """Return the known names that mean the same as ``word``, or a misspelling of it, in another library."""
-    words = dict.fromkeys([*(one.lower() for one in known), *OURS])
-    nearest = difflib.get_close_matches(str(word).lower(), words, 1, LIKENESS)
-    return [ours for name in nearest if name not in known for ours in OURS.get(name, ()) if ours in known]
+    candidates = dict.fromkeys([*(name.lower() for name in known), *NAMES_BY_FOREIGN_NAME])
+    nearest = difflib.get_close_matches(str(word).lower(), candidates, 1, MIN_SIMILARITY)
+    foreign_names = [name for name in nearest if name not in known]
+    return [ours for name in foreign_names for ours in NAMES_BY_FOREIGN_NAME.get(name, ()) if ours in known]
 
 
-def sentence(word: object, known: Collection[str]) -> str | None:
-    """Return a hint for ``word`` that needs a sentence, or ``None``."""
-    return next((text for (theirs, ours), text in _SENTENCES.items() if theirs == word and ours in known), None)
+def find_advice(word: object, known: Collection[str]) -> str | None:
+    """Return the advice for a name of another library; ``None`` if there is none."""
+    return next((text for (theirs, ours), text in _ADVICE.items() if theirs == word and ours in known), None)

@@ -24,14 +24,14 @@ import uvicorn
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.option_struct import SuggestingMeta
 
-KEEP_ALIVE = 75
-"""Time between two requests of a connection; heartbeats are more frequent."""
-CONNECTIONS = 1000
+KEEP_ALIVE_SECONDS = 75
+"""Maximum time between two requests of a connection. Heartbeats are more frequent."""
+MAX_CONNECTIONS = 1000
 """Maximum number of open connections. Further ones receive 503."""
-BACKLOG = 128
-"""Connections that the system queues until they are accepted."""
-FILES = 4 * BACKLOG
-"""Open files besides connections: the store's, the program's own, and connections that are being refused."""
+MAX_PENDING_CONNECTIONS = 128
+"""Maximum number of connections that the system queues until they are accepted."""
+RESERVED_FILES = 4 * MAX_PENDING_CONNECTIONS
+"""Number of open files besides connections: those of the store and the program, and connections being refused."""
 INCOMPLETE_HEAD_BYTES = 32 * 1024
 """Maximum size of the incomplete head of a request."""
 
@@ -82,8 +82,8 @@ class Serving:
 
     async def until_stopped(self) -> None:
         """Return when the server has stopped. Raises the error that ended it."""
-        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
+        finished, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
             task.result()
 
     async def close(self) -> None:
@@ -93,19 +93,19 @@ class Serving:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({self._serving}, timeout=self._grace + 2)
 
-    def run(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a background task of the server: its end, or its error, ends the server."""
-        task = asyncio.create_task(routine, name=f"stowhand serving {routine}")
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a background task. The server ends when the task ends or raises."""
+        task = asyncio.create_task(coroutine, name=f"stowhand serving {coroutine}")
         self._tasks.append(task)
         return task
 
 
 @asynccontextmanager
 async def serving(app: Any, options: HttpServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
-    """Serve an ASGI application for the length of the block.
+    """Serve an ASGI application within the block.
 
-    ``on_stop`` is called when the server starts to stop, to end streaming replies.
-    Raises ConfigurationError for a certificate that cannot be used, and when the port is in use.
+    ``on_stop`` is called when the server starts to stop, to end streaming replies. Raises ConfigurationError for a
+    certificate that cannot be used, and if the port is in use.
     """
     check_tls(options.tls_cert, options.tls_key)
     sock = listen(options.host, options.port)
@@ -124,13 +124,13 @@ def _config(app: Any, options: HttpServerOptions) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="critical",  # what happens is emitted as events
+        log_level="critical",  # the server emits events instead
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # else local programs and FORWARDED_ALLOW_IPS could forge client addresses
-        limit_concurrency=connection_limit(CONNECTIONS) + 1,  # it refuses the connection that reaches this number
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE,
+        proxy_headers=False,  # otherwise local programs and FORWARDED_ALLOW_IPS could forge client addresses
+        limit_concurrency=connection_limit(MAX_CONNECTIONS) + 1,  # uvicorn refuses the connection with this number
+        backlog=MAX_PENDING_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(options.grace)),
         h11_max_incomplete_event_size=INCOMPLETE_HEAD_BYTES,
         ssl_certfile=options.tls_cert,
@@ -146,34 +146,35 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket on the first address of a name. Raises ConfigurationError if the port is in use."""
     family, address = _addresses(host, port)[0]
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind((address, port))
-        made.listen(BACKLOG)
-        made.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address, port))
+        sock.listen(MAX_PENDING_CONNECTIONS)
+        sock.setblocking(False)
     except OSError as error:
-        made.close()
+        sock.close()
         raise _bind_error(error, host, port) from None
-    return made
+    return sock
 
 
 def connection_limit(connections: int) -> int:
-    """Return how many of these connections the process can open, beside ``FILES`` files of its own.
+    """Return how many of these connections the process can open, besides ``RESERVED_FILES`` other files.
 
-    Raises the system's limit of open files if it may. Without this bound asyncio, once out of files, logs some thousand
-    tracebacks a second, and the store cannot connect either.
+    Raises the system's limit of open files if permitted. Without this limit, asyncio logs thousands of tracebacks a
+    second when the process has no more files, and the store cannot connect.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return connections
-    if soft < connections + FILES:
-        soft = connections + FILES if hard == resource.RLIM_INFINITY else min(connections + FILES, hard)
+    required = connections + RESERVED_FILES
+    if soft < required:
+        soft = required if hard == resource.RLIM_INFINITY else min(required, hard)
         with suppress(OSError, ValueError):  # another limit of the system forbids it
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(connections, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES, 1))
+    return min(connections, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES, 1))
 
 
 def url_of(scheme: str, sock: socket.socket) -> str:
@@ -186,35 +187,35 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
     """Raise ConfigurationError for a certificate that cannot be used."""
     if cert is None:
         if key is not None:
-            raise ConfigurationError("--tls-key: given without --tls-cert; give both")
+            raise ConfigurationError("--tls-key: --tls-cert is missing; give both")
         return
     for option, path in (("--tls-cert", cert), ("--tls-key", key)):
         if path is not None and not path.is_file():
-            raise ConfigurationError(f"{option} {path}: there is no such file")
+            raise ConfigurationError(f"{option} {path}: no such file")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
         raise ConfigurationError(
-            f"--tls-cert {cert}: it cannot be used with its key ({error}); give a PEM certificate (with its chain),"
-            " and with --tls-key its PEM key, without a passphrase"
+            f"--tls-cert {cert}: the certificate cannot be used with its key ({error}); give a PEM certificate (with"
+            " its chain), and with --tls-key its PEM key, without a passphrase"
         ) from None
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, str]]:
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"--host {host}: no address of this machine ({error}); give for example 127.0.0.1"
+            f"--host {host}: not an address of this machine ({error}); give for example 127.0.0.1"
         ) from None
-    return [(family, str(address[0])) for family, _, _, _, address in found]
+    return [(family, str(address[0])) for family, _, _, _, address in addresses]
 
 
 def _bind_error(error: OSError, host: str, port: int) -> ConfigurationError:
     if error.errno == errno.EADDRINUSE:
-        return ConfigurationError(f"port {port} on {host} is in use; is another server running? Else give another port")
+        return ConfigurationError(f"port {port} on {host} is in use; stop the other server, or give another port")
     if error.errno == errno.EACCES:
-        return ConfigurationError(f"port {port}: ports below 1024 are the administrator's; --port names another one")
+        return ConfigurationError(f"port {port}: access denied; ports below 1024 need root; give another port")
     if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigurationError(f"--host {host}: this machine does not have that address")
+        return ConfigurationError(f"--host {host}: not an address of this machine; give for example 127.0.0.1")
     return ConfigurationError(f"{host}:{port}: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""Names of a package, each loaded from its module at the first use."""
+"""Names of a package that are loaded from their modules when they are first used."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str], explain: Callable[[str], None] | None = None
+    package: str, modules: Mapping[str, str], on_unknown_name: Callable[[str], None] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package.
 
     Args:
         package: ``__name__`` of the package.
         modules: names by their module below ``stowhand``, separated by spaces.
-        explain: called with an unknown name; may raise what helps its reader.
+        on_unknown_name: called with an unknown name; may raise an error with a hint.
 
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
@@ -24,8 +24,8 @@ def lazy_names(
     def load(name: str) -> object:
         module = module_of.get(name)
         if module is None:
-            if explain is not None:
-                explain(name)
+            if on_unknown_name is not None:
+                on_unknown_name(name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"stowhand.{module}"), name)
         setattr(public, name, value)

@@ -1,4 +1,4 @@
-"""``Complete``, an outcome that a handler may return, and ``Outcome``: any of the five."""
+"""``Complete``, an outcome that a handler may return, and ``Outcome``, the union of all five outcomes."""
 
 from stowhand.jobs.lifecycle import Complete, Outcome
 

@@ -1,4 +1,4 @@
-"""Which jobs to list, search, change and purge, and what the store answers."""
+"""Filters for listing, searching, changing and purging jobs, and the answers of the store."""
 
 from stowhand.app.answers import ids_of
 from stowhand.protocols.operator import Ages

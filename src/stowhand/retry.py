@@ -45,7 +45,7 @@ def exponential(
     first = _wait(base)
     limit = _wait(cap)
     if not (first >= 0 and limit >= 0 and factor >= 1 and 0 <= jitter <= 1):  # this form also refuses NaN
-        raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
+        raise ConfigurationError("backoff: base and cap must be >= 0, factor >= 1, jitter between 0 and 1")
 
     def backoff(attempt: int) -> float:
         # The exponent is bounded before the power is taken: factor ** 5000 would raise OverflowError.
@@ -60,7 +60,7 @@ def constant(delay: Duration) -> Backoff:
     """Return a backoff with a constant wait. Equal waits return the same function, so that settings compare equal."""
     wait_seconds = _wait(delay)
     if not wait_seconds >= 0:
-        raise ConfigurationError("backoff: a wait of 0 or more")
+        raise ConfigurationError("backoff: the wait must not be negative")
     return _constant(wait_seconds)
 
 
@@ -76,28 +76,28 @@ def _wait(duration: Duration) -> float:
         raise ConfigurationError(f"backoff: {error}") from None
 
 
-SERVICE = exponential(base=30.0, factor=2.0, cap=3600.0, jitter=0.2)
+SERVICE_BACKOFF = exponential(base=30.0, factor=2.0, cap=3600.0, jitter=0.2)
 """The preset ``service``: 30 s x 2 up to 1 h, ±20 %."""
 
-PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
+BACKOFFS_BY_NAME: dict[str, Backoff] = {"natural": natural, "service": SERVICE_BACKOFF}
 
 
-def named(policy: AnyBackoff | str) -> AnyBackoff:
+def resolve_backoff(backoff: AnyBackoff | str) -> AnyBackoff:
     """Return the policy: a function, or the preset of this name.
 
     Raises ConfigurationError for an unknown name and for a function with a wrong signature.
     """
-    if callable(policy):
-        takes_error(policy)
-        return policy
-    given: object = policy
-    if not isinstance(given, str):
+    if callable(backoff):
+        takes_error(backoff)
+        return backoff
+    value: object = backoff
+    if not isinstance(value, str):
         raise ConfigurationError(
-            f"no backoff named {given!r}; for the same wait every time: stowhand.retry.constant({given!r})"
+            f"no backoff named {value!r}; for a constant wait write stowhand.retry.constant({value!r})"
         )
-    if given not in PRESETS:
-        raise ConfigurationError(f"no backoff named {given!r}{suggest(given, PRESETS)}")
-    return PRESETS[given]
+    if value not in BACKOFFS_BY_NAME:
+        raise ConfigurationError(f"no backoff named {value!r}{suggest(value, BACKOFFS_BY_NAME)}")
+    return BACKOFFS_BY_NAME[value]
 
 
 def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> float:
@@ -111,7 +111,7 @@ def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> floa
         duration = cast("Backoff", backoff)(attempt)
     delay = seconds(duration)
     if not delay <= MAX_DURATION_SECONDS:  # this form also refuses NaN
-        raise ValueError(f"the backoff of attempt {attempt} gave {delay} s")
+        raise ValueError(f"the backoff of attempt {attempt} returned {delay} s")
     return delay
 
 
@@ -125,7 +125,7 @@ def takes_error(backoff: AnyBackoff) -> bool:
 
 def _takes_error(backoff: AnyBackoff) -> bool:
     if inspect.iscoroutinefunction(backoff):
-        raise ConfigurationError("backoff: an async function given; it is called, not awaited: write a plain def")
+        raise ConfigurationError("backoff: an async function, which would not be awaited; write a plain def")
     try:
         signature = inspect.signature(backoff)
     except ValueError:
@@ -136,4 +136,6 @@ def _takes_error(backoff: AnyBackoff) -> bool:
         except TypeError:
             continue
         return len(arguments) == 2 or [*signature.parameters][1:2] == ["error"]
-    raise ConfigurationError(f"backoff: takes {signature}; write backoff(attempt), or backoff(attempt, error)")
+    raise ConfigurationError(
+        f"backoff: takes {signature}; write backoff(attempt) or backoff(attempt, error)"
+    )

@@ -1,7 +1,7 @@
-"""A wake-up for many waiting callers, each with its own timeout and event loop.
+"""Wake-ups for many waiting callers, each with its own timeout and event loop.
 
-A wake-up is a hint: a surplus one costs an empty claim, a lost one a poll interval. Wake-ups are counted, so a caller
-that remembers the count misses none between two waits.
+A wake-up is a hint: a surplus one costs an empty claim, a lost one delays a claim by a poll interval. Wake-ups are
+counted, so a caller that remembers the count misses none between two waits.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ class Sleepers:
         with self._lock:
             self.wakes += 1
             asleep = list(self._asleep.items())
-        here = _running_loop()
-        for woken, loop in asleep:
-            if loop is here:
-                _answer(woken, True)
+        current_loop = _running_loop()
+        for future, loop in asleep:
+            if loop is current_loop:
+                _resolve(future, True)
             else:
-                with suppress(RuntimeError):  # its loop was closed while it waited
-                    loop.call_soon_threadsafe(_answer, woken, True)
+                with suppress(RuntimeError):  # the loop was closed while its caller waited
+                    loop.call_soon_threadsafe(_resolve, future, True)
 
     def fail(self, error: Exception) -> None:
         """Raise the error in every waiting caller. Call this on their event loop."""
-        for woken in self._asleep:
-            if not woken.done():
-                woken.set_exception(error)
-                woken.exception()  # marks it as retrieved: the waiting caller may be cancelled now
+        for future in self._asleep:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # marks it as retrieved: the waiting caller may be cancelled now
 
     async def wait(self, since: int, timeout: float) -> bool:
         """Return True as soon as ``wakes`` differs from ``since``, False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
+        future: asyncio.Future[bool] = loop.create_future()
         with self._lock:
             if self.wakes != since:
                 return True
-            self._asleep[woken] = loop
-        timer = self._clock.call_later(timeout, lambda: _answer(woken, False))
+            self._asleep[future] = loop
+        timer = self._clock.call_later(timeout, lambda: _resolve(future, False))
         try:
-            return await woken
+            return await future
         finally:
             timer.cancel()
             with self._lock:
-                del self._asleep[woken]
+                del self._asleep[future]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -70,6 +70,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _answer(woken: asyncio.Future[bool], has_woken: bool) -> None:
-    if not woken.done():
-        woken.set_result(has_woken)
+def _resolve(future: asyncio.Future[bool], was_woken: bool) -> None:
+    if not future.done():
+        future.set_result(was_woken)

@@ -1,4 +1,4 @@
-"""A table of yours as a queue: its store and options, conditions, the resetter, and a budget for its handler."""
+"""Your own table as a queue: its store and options, conditions, the resetter, and a budget for its handler."""
 
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.execution_log import ExecutionLogEntry

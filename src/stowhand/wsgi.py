@@ -1,4 +1,4 @@
-"""The dashboard for synchronous applications: Flask and others through WSGI, Django in a view of its own."""
+"""The dashboard for synchronous applications: through WSGI (Flask and others), or in a view of Django."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIVE_REGION = re.compile(rb'(<section id="[^"]*") data-region')
 
 
 class Dashboard:
-    """The dashboard of one process, with a loop of its own for the App's store.
+    """The dashboard of one process, with its own event loop for the App's store.
 
     Pages have no event streams, because each would occupy a thread. Pages without inputs reload themselves instead.
     """
@@ -92,12 +92,12 @@ def _request(environ: WSGIEnvironment, visitor: Visitor) -> Request:
     is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
     if is_form and length > MAX_FORM_BYTES:
         raise Refused(ErrorKind.TOO_LARGE, f"a form has at most {MAX_FORM_BYTES} bytes")
-    sent = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
+    body = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
     return Request(
         method=environ["REQUEST_METHOD"],
         path=_decoded(environ.get("PATH_INFO", "")) or "/",
         query=fields_of(environ.get("QUERY_STRING", "")),
-        form=fields_of(sent),
+        form=fields_of(body),
         headers={
             name[5:].lower().replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")
         },

@@ -101,7 +101,7 @@ def test_a_queue_that_no_task_and_no_job_names_is_a_warning_with_the_nearest(
                 pass
 
     run(scenario())
-    assert [words.partition(" there are")[0] for words in warnings_of(caplog)] == [
+    assert [words.partition(" Available")[0] for words in warnings_of(caplog)] == [
         "No task declares the queue 'heavi', and no job is in it; did you mean 'heavy'?",
         "No task declares the queue 'lihgt', and no job is in it; did you mean 'light'?",
     ]

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import format_duration, parse_duration
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
-from stowhand.retry import SERVICE
+from stowhand.retry import SERVICE_BACKOFF
 from stowhand.stores.url import store_url
 
 
@@ -96,7 +96,7 @@ def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp
 def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
     settings = read({"preset": "service"}, STOWHAND_MAX_ATTEMPTS="9")
     worker = settings.worker
-    assert (worker.poll_interval, worker.timeout, worker.backoff) == (5.0, 300.0, SERVICE)
+    assert (worker.poll_interval, worker.timeout, worker.backoff) == (5.0, 300.0, SERVICE_BACKOFF)
     assert settings.store.options.max_attempts == 9
 
 

@@ -24,7 +24,7 @@ from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.protocols.store import StoreOptions
 from stowhand.remote import HttpOptions
 from stowhand.remote.server.lender import ServerOptions
-from stowhand.retry import named
+from stowhand.retry import resolve_backoff
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import find_store, make_plan
 from stowhand.stores.table.arguments import read_states
@@ -103,7 +103,7 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "a crontab, a cron item's name": (lambda: items_of({"crontab": "* * * * * t ?identifer=x"}), "id"),
     "a crontab, a zone": (lambda: items_of({"crontab": "* * * * * t ?tz=europe/berlni"}), "Europe/Berlin"),
     "a cron item": (any_of(CronItem, task="t", match="* * * * *", identifer="x"), "identifier"),
-    "a backoff": (lambda: named("servce"), "service"),
+    "a backoff": (lambda: resolve_backoff("servce"), "service"),
     "a flag, a preset": (any_of(settings, preset="sevice"), "service"),
     "a flag, a level": (any_of(settings, log_level="warnin"), "warning"),
     "a flag, a format": (any_of(settings, log_format="jsn"), "json"),
@@ -176,12 +176,12 @@ def test_every_option_that_a_setting_names_differently_is_found_by_both_names() 
 
 
 def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
-    assert suggest("zzz", ["one", "two"]) == "; there are: one, two"
-    assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? there are: two, one"
-    assert suggest("x", []) == "; there are none"
+    assert suggest("zzz", ["one", "two"]) == "; available: one, two"
+    assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? Available: two, one"
+    assert suggest("x", []) == "; none is available"
     assert suggest("x", [f"word {n}" for n in range(30)]).endswith("word 3, …")
     assert suggest("wrod 29", [f"word {n}" for n in range(30)]).count("word 29") == 2
-    assert suggest("x", ["b", "A", "c"]) == "; there are: A, b, c"
+    assert suggest("x", ["b", "A", "c"]) == "; available: A, b, c"
     assert hint("JOBkey", ["jobKey"]) == "; did you mean 'jobKey'?"
     assert hint("zzz", ["one"]) == ""
 

@@ -172,4 +172,4 @@ def test_the_copied_test_runs_the_job_and_fails_with_its_error(tmp_path: Path) -
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert "2 failed" in done.stdout
     assert "ValueError: from the task" in done.stdout
-    assert "none of the App's tasks took it" in done.stdout
+    assert "the App has no such task" in done.stdout

@@ -183,7 +183,7 @@ def test_an_apps_store_is_served_with_the_options_of_its_tasks(folder: Path) -> 
         (("--host", "0.0.0.0"), "stowhand tokens make"),
         (("--trust-from", "proxy"), "not a network"),
         (("--tokens", "t.json"), "no tokens yet"),
-        (("--tls-cert", "nothing.pem"), "there is no such file"),
+        (("--tls-cert", "nothing.pem"), "no such file"),
         (("--app", "tasks.hello:hello"), "not a store"),
         (("--grace", "soon"), "grace"),
     ],
@@ -241,7 +241,7 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--scope", "everything"), "there are: act, add, claim, enqueue, payload, read"),
+        (("--scope", "everything"), "available: act, add, claim, enqueue, payload, read"),
         (("--scope", ","), "no scope given"),
         (("--serial", "q"), "cannot be limited by serial key"),
         (("--scope", "read,act", "--task", "a"), "act and add are scopes of the dashboard"),

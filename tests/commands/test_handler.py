@@ -18,9 +18,9 @@ from stowhand.clock import SystemClock, sleep_blocking, stopwatch
 from stowhand.commands import Command, CommandHandler, handler, steps
 from stowhand.commands.command import INHERITED_VARIABLES
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES
 from stowhand.jobs.lifecycle import Fail, Retry
-from stowhand.jobs.text import ERROR_LIMIT
+from stowhand.jobs.text import MAX_ERROR_BYTES
 from stowhand.protocols.attempt import control_of
 from stowhand.tasks import program
 from stowhand.worker.host import DEFAULT_TIMINGS
@@ -222,7 +222,7 @@ def test_where_an_error_is_cut_no_half_of_a_secret_is_left(harness: Harness) -> 
 
     outcome = asyncio.run(CommandHandler(commands, redact=[secret]).handle(harness.ctx, harness.ctx.record))
     assert isinstance(outcome, Retry)
-    assert len(outcome.error) <= ERROR_LIMIT
+    assert len(outcome.error) <= MAX_ERROR_BYTES
     assert "hunter" not in outcome.error
 
 
@@ -262,7 +262,7 @@ def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(harness: Harness, run: 
     outcome, turns = run(story())
     assert outcome is None
     out = harness.entries[0].out
-    assert len(out.encode()) <= OUT_LIMIT
+    assert len(out.encode()) <= MAX_OUTPUT_BYTES
     assert out.startswith("[…]\n")
     assert out.endswith("2999\nthe end\n")
     assert turns > 20, "others on the loop had their turn meanwhile"

@@ -13,7 +13,7 @@ from stowhand.commands.output import MAX_ERROR_BYTES, Output
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _REASONS, END_TIMEOUT_SECONDS, STOPPING_TIMEOUT_SECONDS
 from stowhand.errors import ConfigurationError, LogRefused
-from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
+from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES, ExecutionLogEntry
 from stowhand.protocols.attempt import Stop, control_of
 from stowhand.testing import FakeClock
 from tests.commands.harness import Harness
@@ -330,7 +330,7 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
             await clock.advance(1.5)
         async with step(harness.ctx, "flood", clock=clock) as e:
             e.write("x" * 999 + "\n")
-            for _ in range(OUT_LIMIT // 1000 + 10):
+            for _ in range(MAX_OUTPUT_BYTES // 1000 + 10):
                 e.write("x" * 999 + "\n")
         return harness
 
@@ -357,7 +357,7 @@ def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:
         return time.thread_time() - since
 
     assert asyncio.run(story()) < 1, "nothing else on the loop has its turn meanwhile"
-    lines = OUT_LIMIT // 2
+    lines = MAX_OUTPUT_BYTES // 2
     assert len(harness.said) == lines + 3
     assert harness.said[-2][1] == f"flood: {5_000_000 - lines} more lines are not shown"
 
@@ -384,9 +384,9 @@ def test_of_much_output_the_end_is_kept_and_no_more_memory_is_used() -> None:
     output = Output(Redactor())
     for number in range(3000):
         output.feed(f"{number:>999}\n".encode())
-    assert len(output._kept) < 3 * OUT_LIMIT
+    assert len(output._kept) < 3 * MAX_OUTPUT_BYTES
     assert output.text.endswith("2999\n")
-    assert len(output.text) > OUT_LIMIT, "so that whoever shortens it sees that something is missing"
+    assert len(output.text) > MAX_OUTPUT_BYTES, "so that whoever shortens it sees that something is missing"
 
 
 def test_a_character_that_is_half_here_is_not_shown_yet() -> None:

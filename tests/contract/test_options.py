@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.fields import OPTIONS, Kind
+from stowhand.jobs.fields import OPTION_FIELDS, Kind
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import PURGE_TASK
 from tests.contract.needs import needs
@@ -20,7 +20,7 @@ VALUES: dict[Kind, Any] = {Kind.TEXT: "north", Kind.WHOLE: 3, Kind.NAMES: ("nort
 
 
 def options(*without: str) -> dict[str, Any]:
-    return {option.name: VALUES[option.kind] for option in OPTIONS if option.name not in without}
+    return {option.name: VALUES[option.kind] for option in OPTION_FIELDS if option.name not in without}
 
 
 def carried(job: Job | None, wanted: dict[str, Any]) -> bool:

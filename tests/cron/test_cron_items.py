@@ -146,7 +146,7 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
             {"options": CronOptions(backfill_period=True)},
             "backfill_period: a bool given; give seconds, a timed",
         ),
-        ({"options": CronOptions(backfill_period="soon")}, "backfill_period: 'soon' is no duration"),
+        ({"options": CronOptions(backfill_period="soon")}, "backfill_period: 'soon' is not a duration"),
         ({"options": CronOptions(max_attempts=0)}, "max_attempts: 0; the limits are 1 and 2147483647"),
         ({"options": CronOptions(max_attempts=True)}, "max_attempts: a bool; give a whole number"),
         ({"options": CronOptions(priority=2**31)}, "priority: 2147483648; the limits are"),
@@ -156,7 +156,7 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
         ({"options": CronOptions(job_key_mode="replace")}, "job_key_mode: 'replace' says what happens to the job"),
         (
             {"options": CronOptions(job_key="k", job_key_mode="unsafe_dedupe")},
-            "job_key_mode: 'unsafe_dedupe'; there are: preserve_run_at, replace",
+            "job_key_mode: 'unsafe_dedupe'; available: preserve_run_at, replace",
         ),
     ],
     ids=lambda value: str(value)[:50],

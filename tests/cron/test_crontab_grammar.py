@@ -183,7 +183,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?jobkey=2d", "no option 'jobkey'; did you mean 'jobKey'?"),
         (
             "* * * * * t ?x=1",
-            "no option 'x'; there are: fill, id, jobKey, jobKeyMode, max, priority, queue, tz, work_queue",
+            "no option 'x'; available: fill, id, jobKey, jobKeyMode, max, priority, queue, tz, work_queue",
         ),
         ("* * * * * t ?max=1&max=1", "option 'max' stands there twice; give it once"),
         ("* * * * * t ?max", "option 'max' has no value; write max=…"),
@@ -198,7 +198,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' says what happens to the job with the same key"),
         (
             "* * * * * t ?jobKey=k&jobKeyMode=unsafe_dedupe",
-            "jobKeyMode: 'unsafe_dedupe'; there are: preserve_run_at, replace",
+            "jobKeyMode: 'unsafe_dedupe'; available: preserve_run_at, replace",
         ),
         (f"* * * * * t ?queue={'q' * 129}", "queue: 129 characters, the limit is 128"),
         ("* * * * * t ?queue=a%0ab", "queue: the control character U+000A at position 1"),

@@ -128,7 +128,7 @@ def test_an_invalid_queue_name_is_an_error(site: None) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"databse": "default"}, r"no option 'databse'; there are: database: "),
+        ({"databse": "default"}, r"no option 'databse'; available: database: "),
         ({"modules": "shop.jobs"}, r"modules: a str given; give a list"),
         ({"modules": ["shop/jobs.py"]}, r"modules: 'shop/jobs.py'; write a module as in"),
         ({"cron": ["nightly"]}, r"cron: a list given; give \{'nightly': \("),

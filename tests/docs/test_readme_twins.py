@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stowhand import App
-from stowhand.retry import named, wait
+from stowhand.retry import resolve_backoff, wait
 from tests.docs.pages import DOCS, ROOT, environment
 from tests.support.checkers import mypy
 from tests.support.databases import Databases
@@ -246,7 +246,7 @@ def test_the_table_of_delays_is_the_backoff_of_a_worker(postgres_url: str) -> No
     with psycopg.connect(postgres_url) as connection:
         rows = connection.execute((TWINS / "backoff.sql").read_bytes()).fetchall()
     assert [round(delay.total_seconds(), 5) for _, delay, _ in rows] == [
-        round(wait(named("natural"), attempt, None), 5) for attempt in range(1, 25)
+        round(wait(resolve_backoff("natural"), attempt, None), 5) for attempt in range(1, 25)
     ]
     assert str(rows[-1][2]).startswith("3 days, 23:20:14")
 

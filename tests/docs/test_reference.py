@@ -145,17 +145,17 @@ def test_the_page_of_installing_names_every_extra() -> None:
 def test_the_page_of_limits_has_the_limits() -> None:
     page = read("limits.md")
     for number in (
-        limits.TASK_LIMIT,
-        limits.SERIAL_LIMIT,
-        limits.KEY_LIMIT,
+        limits.MAX_TASK_CHARACTERS,
+        limits.MAX_SERIAL_CHARACTERS,
+        limits.MAX_KEY_CHARACTERS,
         limits.MAX_FLAGS,
-        limits.FLAG_LIMIT,
-        fields.INT32,
-        strict_json.SIZE_LIMIT,
-        strict_json.DEPTH_LIMIT,
-        strict_json.DIGITS_LIMIT,
-        strict_json.EXPONENT_LIMIT,
-        text.ERROR_LIMIT // 1024,
+        limits.MAX_FLAG_CHARACTERS,
+        fields.MAX_INT32,
+        strict_json.MAX_WRITTEN_BYTES,
+        strict_json.MAX_DEPTH,
+        strict_json.MAX_DIGITS,
+        strict_json.MAX_EXPONENT,
+        text.MAX_ERROR_BYTES // 1024,
         options.NAME_LIMIT,
     ):
         assert re.search(rf"\b{number}\b", page), number

@@ -128,7 +128,7 @@ def test_the_page_of_http_has_the_limits() -> None:
         bodies.MAX_HEADERS,
         bodies.MAX_HEADER_BYTES // 1024,
         bodies.READ_TIMEOUT_SECONDS,
-        http_server.CONNECTIONS,
+        http_server.MAX_CONNECTIONS,
         wire.MAX_WAIT_SECONDS,
         claims.MAX_POLLS_PER_TOKEN,
         claims.MAX_RECORDS_PER_REPLY,

@@ -64,7 +64,7 @@ def test_a_name_of_another_module_gets_its_path() -> None:
 
 
 def test_every_answer_names_a_path_that_exists() -> None:
-    for module, names in vars(stowhand)["_ELSEWHERE"].items():
+    for module, names in vars(stowhand)["_NAMES_OF_OTHER_MODULES"].items():
         assert set(names.split()) <= set(PUBLIC[f"stowhand.{module}"].split())
 
 

@@ -14,7 +14,7 @@ from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 
-KEPT = ": keep the data in a file or a table, and pass its path or id"
+KEPT = "; keep the data in a file or a table, and pass its path or id"
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 
@@ -27,16 +27,16 @@ def job(**fields: Any) -> NewJob:
     [
         ({"task": ""}, "task: empty; give 1 to 128 characters"),
         ({"task": "x" * 129}, "task: 129 characters, the limit is 128"),
-        ({"task": "a\nb"}, "task: the control character U+000A at position 1; names are one line of text"),
-        ({"task": "a\x00"}, "task: NUL at position 1; names are one line of text"),
-        ({"task": "\ud800"}, "task: a lone surrogate at position 0; names are one line of text"),
+        ({"task": "a\nb"}, "task: the control character U+000A at position 1; give one line of text"),
+        ({"task": "a\x00"}, "task: NUL at position 1; give one line of text"),
+        ({"task": "\ud800"}, "task: a lone surrogate at position 0; give one line of text"),
         ({"task": 7}, "task: an int; give a string"),
         ({"serial": "q" * 129}, "serial: 129 characters, the limit is 128"),
         ({"serial": ""}, "serial: empty; give 1 to 128 characters"),
-        ({"queue": "a,b"}, "queue: 'a,b'; the name of a queue must not contain a comma or begin or end with a blank"),
-        ({"queue": " a"}, "queue: ' a'; the name of a queue must not contain a comma or begin or end with a blank"),
+        ({"queue": "a,b"}, "queue: 'a,b'; the name of a queue must not contain a comma, or begin or end with a blank"),
+        ({"queue": " a"}, "queue: ' a'; the name of a queue must not contain a comma, or begin or end with a blank"),
         ({"key": "k" * 513}, "key: 513 characters, the limit is 512"),
-        ({"key": "\x1b[31m"}, "key: the control character U+001B at position 0; names are one line of text"),
+        ({"key": "\x1b[31m"}, "key: the control character U+001B at position 0; give one line of text"),
         ({"flags": ["f"] * 65}, "flags: 65 flags, the limit is 64"),
         ({"flags": ["f" * 129]}, "flags: 129 characters, the limit is 128"),
         ({"flags": "loud"}, "flags: a str; give a list of names"),
@@ -54,18 +54,18 @@ def job(**fields: Any) -> NewJob:
         ({"delay": float("inf")}, "delay: inf; give a finite number of seconds"),
         ({"delay": 10**400}, "delay: inf; give a finite number of seconds"),
         ({"delay": 4e9}, "delay: 4e+09 seconds, the limit is 3.15576e+09 (100 years)"),
-        ({"delay": "soon"}, "delay: 'soon' is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d"),
+        ({"delay": "soon"}, "delay: 'soon' is not a duration; write for example 250ms, 30s, 5m, 1.5h or 2d"),
         ({"delay": True}, "delay: a bool; give a timedelta, a number of seconds or a phrase such as '5m'"),
         ({"run_at": "tomorrow"}, "run_at: a str; give a datetime with a time zone"),
-        ({"run_at": JANUARY.replace(tzinfo=UTC), "delay": 1.0}, "run_at: given together with delay; give one of them"),
+        ({"run_at": JANUARY.replace(tzinfo=UTC), "delay": 1.0}, "run_at and delay: give one of them"),
         (
             {"key_mode": "replase"},
-            "key_mode: 'replase'; did you mean 'replace'? there are: replace, preserve_run_at, unique, unsafe_dedupe",
+            "key_mode: 'replase'; did you mean 'replace'? Available: replace, preserve_run_at, unique, unsafe_dedupe",
         ),
         ({"key_mode": 1}, "key_mode: an int; give a string"),
         ({"payload": {"a": 1}}, "payload: a dict; give a string"),
         ({"payload": '{"a":NaN}'}, f"payload: JSON is malformed: {strict_json.NOT_A_NUMBER}"),
-        ({"payload": '{"a":1e5000}'}, "payload: a number with exponent 5000, the limit is 308 either way"),
+        ({"payload": '{"a":1e5000}'}, "payload: a number with exponent 5000, the limit is 308 in either direction"),
         ({"payload": '"' + "x" * 2**20 + '"'}, "payload: 1048578 bytes, the limit is 1048576" + KEPT),
     ],
     ids=lambda given: given if isinstance(given, str) else next(iter(given)),

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.retry import PRESETS, SERVICE, constant, exponential, named, natural
+from stowhand.retry import BACKOFFS_BY_NAME, SERVICE_BACKOFF, constant, exponential, natural, resolve_backoff
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_a_constant_backoff_is_the_same_every_time() -> None:
 
 def test_the_service_preset_stays_within_its_jitter() -> None:
     for attempt, middle in ((1, 30), (2, 60), (8, 3600), (50, 3600)):
-        assert middle * 0.8 <= SERVICE(attempt) <= middle * 1.2
+        assert middle * 0.8 <= SERVICE_BACKOFF(attempt) <= middle * 1.2
 
 
 def test_policies_are_found_by_name_or_taken_as_they_are() -> None:
-    assert named("natural") is natural
-    assert named("service") is SERVICE
-    assert named(natural) is natural
+    assert resolve_backoff("natural") is natural
+    assert resolve_backoff("service") is SERVICE_BACKOFF
+    assert resolve_backoff(natural) is natural
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"'nautral'.*natural, service"):
-        named("nautral")
-    assert set(PRESETS) == {"natural", "service"}
+        resolve_backoff("nautral")
+    assert set(BACKOFFS_BY_NAME) == {"natural", "service"}
 
 
 @pytest.mark.parametrize("attempt", [1, 0, -1, -5])

@@ -69,8 +69,8 @@ def test_nan_and_infinity_are_refused_wherever_they_hide(number: float, wrap: An
         (10**5000, "limit"),
         (5e-324, "exponent 324, the limit is 308"),
         (
-            "x" * strict_json.SIZE_LIMIT,
-            "1048578 bytes, the limit is 1048576: keep the data in a file or a table, and pass",
+            "x" * strict_json.MAX_WRITTEN_BYTES,
+            "1048578 bytes, the limit is 1048576; keep the data in a file or a table, and pass",
         ),
         ("é" * 600_000, "1200002 bytes, the limit is 1048576"),
         (object(), "object has no JSON form"),
@@ -114,7 +114,7 @@ def test_what_a_reader_would_choke_on_is_refused_with_its_limit(value: Any, comp
         ("1" * 300 + "e308", "."),
         ("[" * 100_000, "nested deeper than the limit of 64"),
         ('{"a":' * 65 + "1" + "}" * 65, "nested deeper than the limit of 64"),
-        ('"' + "x" * strict_json.READ_LIMIT + '"', "bytes, the limit is"),
+        ('"' + "x" * strict_json.MAX_READ_BYTES + '"', "bytes, the limit is"),
     ],
     ids=lambda text: ascii(text[:30]),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stowhand.jobs.text import ERROR_LIMIT, clean
+from stowhand.jobs.text import MAX_ERROR_BYTES, clean
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -29,7 +29,7 @@ def test_a_long_text_keeps_both_ends() -> None:
     assert cut.startswith("first ")
     assert cut.endswith(" last")
     assert "\n[...]\n" in cut
-    assert len(cut.encode()) == ERROR_LIMIT
+    assert len(cut.encode()) == MAX_ERROR_BYTES
 
 
 def test_the_limit_counts_bytes() -> None:

@@ -122,11 +122,14 @@ ARGUMENTS: dict[str, tuple[Mistake, str]] = {
     "NaN": (lambda shop: shop.keep.new_job(float("nan")), "not JSON numbers; use null or a string"),
     "5 MB": (
         lambda shop: shop.keep.new_job("x" * 5_000_000),
-        "5000012 bytes, the limit is 1048576: keep the data in a file or a table, and pass its path or id",
+        "5000012 bytes, the limit is 1048576; keep the data in a file or a table, and pass its path or id",
     ),
 }
 OPTIONS: dict[str, tuple[Mistake, str]] = {
-    "delay: a word": (lambda shop: shop.send.options(delay="soon"), "delay: 'soon' is no duration; write for example"),
+    "delay: a word": (
+        lambda shop: shop.send.options(delay="soon"),
+        "delay: 'soon' is not a duration; write for example",
+    ),
     "delay: negative": (lambda shop: shop.send.options(delay=-1), "delay: -1 seconds; it must not be negative"),
     "run_at: naive": (
         lambda shop: shop.send.options(run_at=datetime(2030, 1, 1)),  # noqa: DTZ001
@@ -199,7 +202,7 @@ PATTERNS: dict[str, tuple[dict[str, Any], str]] = {
     "a key, a function": ({"key": lambda customer: customer}, f"key: a function; it is a text. {KEY_OF_EACH}"),
     "unique, a pattern": (
         {"unique": "invoice-{customer}"},
-        "unique='invoice-{customer}'; there are: arguments; give 'arguments', or a function of some of them",
+        "unique='invoice-{customer}'; available: arguments; give 'arguments', or a function of some of them",
     ),
 }
 
@@ -211,11 +214,11 @@ async def cancel_by_handle(shop: Shop) -> None:
 SEARCHES: dict[str, tuple[Mistake, str]] = {
     "a state that is none": (
         lambda shop: shop.any.list(JobFilter(states=cast("Any", ("faild",)))),
-        "states: 'faild'; did you mean 'failed'? there are: failed, ",
+        "states: 'faild'; did you mean 'failed'? Available: failed, ",
     ),
     "a state that is none, in a search": (
         lambda shop: shop.any.search(Search(states=cast("Any", ("faild",)))),
-        "states: 'faild'; did you mean 'failed'? there are: failed, ",
+        "states: 'faild'; did you mean 'failed'? Available: failed, ",
     ),
     "one state": (
         lambda shop: shop.any.list(JobFilter(states=cast("Any", "failed"))),

@@ -35,7 +35,7 @@ MISTAKES = {
     "dashboard": "no command 'dashboard'; did you mean 'web'?",
     "shop:app": "no command 'shop:app'; to run an App: stowhand worker shop:app",
     # options
-    "flows retry shop:flow 1 --error x": "no option '--error'; there are: --failed, --queue, --yes, --json",
+    "flows retry shop:flow 1 --error x": "no option '--error'; available: --failed, --queue, --yes, --json",
     "-A shop:app worker": "no option '-A' here; options follow the command: stowhand COMMAND -A",
     "-c shop.db jobs list": "no option '-c' here; options follow the command: stowhand COMMAND -c",
     "jobs --state failed": "no option '--state' here; options follow the command: stowhand jobs COMMAND --state",

@@ -14,7 +14,7 @@ from stowhand.app.settings.resolver import unknown_variables
 from stowhand.cli.program import root
 from stowhand.cli.program import run as run_command
 from stowhand.errors import StowhandError, unknown_attribute
-from stowhand.hints import OURS
+from stowhand.hints import NAMES_BY_FOREIGN_NAME
 from stowhand.query import JobFilter, Search
 from stowhand.tasks.context import Context
 from stowhand.tasks.job_handle import JobHandle
@@ -70,13 +70,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "task: bind": (declare(bind=True), "a task that needs its job has a parameter `ctx: Context`"),
     "task: crontab": (
         declare(crontab="0 7 * * mon"),
-        "no task option 'crontab'; did you mean 'cron'? there are: cron,",
+        "no task option 'crontab'; did you mean 'cron'? Available: cron,",
     ),
     "task: schedule": (declare(schedule="0 7 * * mon"), "did you mean 'cron'?"),
     "task: every": (declare(every="1h"), "did you mean 'cron'?"),
     "task: periodic": (declare(periodic=60), "did you mean 'cron'?"),
     "task: tz": (declare(tz="Europe/Berlin"), "app.cron('0 7 * * mon', task, tz='Europe/Berlin')"),
-    "task: nam": (declare(nam="x"), "there are: name, "),
+    "task: nam": (declare(nam="x"), "vailable: name, "),
     "task: acks_late": (declare(acks_late=True), "a job of a lost worker runs again, as with acks_late=True; leave it"),
     "task: ignore_result": (declare(ignore_result=True), "a task that returns None keeps no result; leave it out"),
     "task: routing_key": (declare(routing_key="mail"), "did you mean 'queue'?"),
@@ -148,7 +148,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "app.sync.kiq": (lambda: app().sync.kiq, "did you mean '.enqueue'?"),
     "app.sync.send_task": (lambda: app().sync.send_task, "did you mean '.enqueue' or '.add_job'?"),
     "app.sync.revoke": (lambda: app().sync.revoke, "did you mean '.cancel'?"),
-    "task.apply": (lambda: task().apply("a"), "to run it here and now: call the task as a function"),
+    "task.apply": (lambda: task().apply("a"), "to run it at once in this process: call the task as a function"),
     "app.control": (lambda: app().control, "to cancel a job: await app.cancel(id)"),
     "app.AsyncResult": (lambda: app().AsyncResult(1), "did you mean '.job'?"),
     "app.on_after_configure": (lambda: app().on_after_configure, "did you mean '.cron'?"),
@@ -227,4 +227,4 @@ def test_an_option_of_a_command_is_answered_with_ours(
 def test_no_word_of_ours_is_taken_for_one_of_another_library() -> None:
     """Among options, ``delay`` is ours; among the attributes of a task it is Celery's."""
     options = {"delay", "run_at", "expires", "timeout", "backoff", "serial", "key", "concurrency", "lease"}
-    assert {word for word in options if set(OURS.get(word, ())) & options} == set()
+    assert {word for word in options if set(NAMES_BY_FOREIGN_NAME.get(word, ())) & options} == set()

@@ -132,7 +132,7 @@ def test_no_tasks_at_all_are_refused() -> None:
 
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     (said,) = mistakes(connection_string="sqlite:///x.db", task_list=TASKS, noHandleSignals=True)
-    assert said.startswith("no option 'noHandleSignals'; did you mean 'no_handle_signals'? there are: ")
+    assert said.startswith("no option 'noHandleSignals'; did you mean 'no_handle_signals'? Available: ")
 
 
 async def test_all_functions_accept_the_same_options(postgres_url: str) -> None:
@@ -168,13 +168,13 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ({"no_handle_signals": "no"}, "no_handle_signals: a str given; give True or False"),
         ({"max_pool_size": "10"}, "max_pool_size: a str given; give a whole number"),
         ({"max_pool_size": -1}, "max_pool_size: -1 given, must be from 1 to 20000"),
-        ({"history": "soon"}, "history: 'soon' is no duration"),
+        ({"history": "soon"}, "history: 'soon' is not a duration"),
         ({"history": -1}, "history: -1 given, must not be negative"),
         ({"history": float("inf")}, "history: inf given, the limit is 100 years"),
         ({"poll_interval": True}, "poll_interval: a bool given"),
         ({"poll_interval": float("nan")}, "poll_interval: nan given, must be more than 0"),
         ({"poll_interval": 10**400}, "poll_interval: 10000"),
-        ({"lease": "soon"}, "lease: 'soon' is no duration"),
+        ({"lease": "soon"}, "lease: 'soon' is not a duration"),
         ({"lease": float("inf")}, "lease: inf given, the limit is 100 years"),
         ({"grace": float("nan")}, "grace: nan given, must not be negative"),
         ({"concurrency": "5"}, "concurrency: a str given; give a whole number"),

@@ -82,7 +82,7 @@ def test_mistakes_are_reported_with_their_location(app: App, task: Rollup) -> No
     ):
         app.cron("0 4 * * *", task, queue_name="x")  # type: ignore[call-arg]
     with pytest.raises(
-        ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: preserve_run_at"
+        ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; available: preserve_run_at"
     ):
         app.cron("0 4 * * *", task, {"hours": 1}, key_mode="unsafe_dedupe")  # type: ignore[arg-type]
     app.cron("0 4 * * *", task, {"hours": 1})
@@ -124,7 +124,7 @@ def test_names_and_macros_equal_the_fields_of_a_crontab(app: App, known: str, fi
     ("pattern", "words"),
     [
         ("@dayly", r"App.cron \(t\): '@dayly': no such macro; did you mean '@daily'"),
-        ("@reboot", "'@reboot': no such macro; there are: @annually"),
+        ("@reboot", "'@reboot': no such macro; available: @annually"),
         ("0 9 * * mno", "weekday 'mno': no name 'mno'; did you mean 'mon'"),
         ("0 9 * * jan", "weekday 'jan': no name 'jan'"),
         ("0 nine * * *", "hour 'nine': 'nine' is no number"),

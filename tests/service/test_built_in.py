@@ -94,9 +94,9 @@ async def some_task(payload: dict[str, Any]) -> None:
 
 def test_its_name_is_reserved_however_a_task_is_declared() -> None:
     app = App(store=MemoryStore())
-    with pytest.raises(ConfigurationError, match="is built in"):
+    with pytest.raises(ConfigurationError, match="is a built-in task"):
         app.task(name=PURGE_TASK)(some_task)
-    with pytest.raises(ConfigurationError, match="is built in"):
+    with pytest.raises(ConfigurationError, match="is a built-in task"):
         read_task_list({PURGE_TASK: some_task})
 
 

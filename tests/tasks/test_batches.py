@@ -160,7 +160,7 @@ def test_a_payload_that_no_worker_could_read_is_not_kept(nonsense: Any) -> None:
         kept = from_returned(outcome)
         assert isinstance(kept, Retry | Fail)
         assert kept.payload is None
-        assert kept.error.startswith("why (and a payload that cannot be kept: ")
+        assert kept.error.startswith("why (its new payload cannot be stored: ")
 
 
 @pytest.mark.parametrize("attempts", [1, 3])

@@ -16,7 +16,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask
-from stowhand.retry import SERVICE
+from stowhand.retry import SERVICE_BACKOFF
 from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions
 from stowhand.testing import MemoryStore
@@ -75,7 +75,7 @@ def test_an_unknown_task_suggests_the_nearest(app: App) -> None:
     app.task(name="send_mail")(lambda: None)
     with pytest.raises(UnknownTask, match="no task 'send_mial'; did you mean 'send_mail'"):
         app.registry.get("send_mial")
-    with pytest.raises(UnknownTask, match="there are none"):
+    with pytest.raises(UnknownTask, match="none is available"):
         App(store=MemoryStore()).registry.get("x")
 
 
@@ -120,7 +120,7 @@ def test_a_function_that_cannot_be_a_task_is_refused_when_declared(
     [
         ({"timout": 3}, "no task option 'timout'; did you mean 'timeout'"),
         ({"timeout": 0}, "timeout: 0 seconds; give more"),
-        ({"executor": "process"}, "executor 'process'; there are: loop, thread"),
+        ({"executor": "process"}, "executor 'process'; available: loop, thread"),
         ({"backoff": "gentle"}, "no backoff named 'gentle'"),
         ({"serial": "q" * 129}, "task 'wait': serial: 129 characters, the limit is 128"),
         ({"name": "a\nb"}, "task: the control character U\\+000A"),
@@ -156,7 +156,7 @@ def test_run_options_and_job_options_are_kept(app: App) -> None:
     def careful() -> None: ...
 
     definition = careful.definition
-    assert (definition.timeout, definition.backoff, definition.executor) == (120.0, SERVICE, "thread")
+    assert (definition.timeout, definition.backoff, definition.executor) == (120.0, SERVICE_BACKOFF, "thread")
     job = careful.new_job()
     assert (job.serial, job.priority, job.max_attempts, job.max_resets) == ("q", -3, 7, 0)
 
@@ -251,12 +251,12 @@ def test_a_timeout_is_seconds_a_timedelta_or_a_phrase(app: App, timeout: Any) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": "soon"}, "task 'slow': timeout: 'soon' is no duration; write for example 250ms"),
+        ({"timeout": "soon"}, "task 'slow': timeout: 'soon' is not a duration; write for example 250ms"),
         ({"timeout": True}, "task 'slow': timeout: a bool; give a timedelta, a number of seconds or a phrase"),
         ({"timeout": []}, "task 'slow': timeout: a list; give a timedelta"),
         ({"backoff": 5}, r"task 'slow': no backoff named 5.*stowhand.retry.constant\(5\)"),
         ({"backoff": "nartual"}, "task 'slow': no backoff named 'nartual'; did you mean 'natural'"),
-        ({"delay": "soon"}, "task 'slow': delay: 'soon' is no duration"),
+        ({"delay": "soon"}, "task 'slow': delay: 'soon' is not a duration"),
     ],
 )
 def test_a_wrong_duration_is_told_with_the_name_of_its_task(app: App, options: dict[str, Any], words: str) -> None:

@@ -269,14 +269,14 @@ def test_a_thread_that_outlives_its_attempt_is_left_behind_and_the_next_task_fin
 def test_a_job_of_a_task_that_this_worker_lacks_is_tried_again_elsewhere(app: App) -> None:
     app.task(name="send_mail")(lambda: None)
     assert call(app, "send_mial") == Retry(
-        "unsupported task 'send_mial': this worker has no such task; did you mean 'send_mail'? there are: send_mail"
+        "unsupported task 'send_mial': this worker has no such task; did you mean 'send_mail'? Available: send_mail"
     )
 
 
 @pytest.mark.parametrize(
     ("payload", "complaint", "kind"),
     [
-        ('{"x":1e5000}', "a number with exponent 5000, the limit is 308 either way", UndecodablePayload),
+        ('{"x":1e5000}', "a number with exponent 5000, the limit is 308 in either direction", UndecodablePayload),
         ('{"x":1', "Input data was truncated", UndecodablePayload),
         ("[" * 3000, "nested deeper than the limit of 64", UndecodablePayload),
         ('{"x":"\\u0000"}', "a string contains NUL", UndecodablePayload),
@@ -319,7 +319,7 @@ def test_arguments_that_another_version_may_take_are_tried_again_unless_the_task
         poison=True,
         error_class="stowhand.errors.UndecodablePayload",
     )
-    with pytest.raises(ConfigurationError, match="there are: poison, retry"):
+    with pytest.raises(ConfigurationError, match="available: poison, retry"):
         app.task(name="wrong", mismatch="ignore")(lambda x: None)  # type: ignore[call-overload]
 
 

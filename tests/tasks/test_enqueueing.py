@@ -102,7 +102,7 @@ def test_the_last_word_about_time_counts() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     assert send.options(delay=5).options(run_at=moment).new_job("x").delay is None
     assert send.options(run_at=moment).options(delay=5).new_job("x").run_at is None
-    with pytest.raises(InvalidJob, match="run_at: given together with delay"):
+    with pytest.raises(InvalidJob, match="run_at and delay: give one"):
         send.options(run_at=moment, delay=5)
 
 
@@ -120,7 +120,7 @@ def test_models_of_every_kind_are_written_as_json() -> None:
     assert untyped.new_job([1]).payload == '{"a":[1]}'
 
 
-KEPT = ": keep the data in a file or a table, and pass its path or id"
+KEPT = "; keep the data in a file or a table, and pass its path or id"
 
 
 def test_a_context_without_annotation_is_named_where_an_argument_is_missing() -> None:
@@ -190,7 +190,7 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seral": "x"}, "no option 'seral'; did you mean 'serial'? there are: serial, delay, expires, flags, key"),
+        ({"seral": "x"}, "no option 'seral'; did you mean 'serial'? Available: serial, delay, expires, flags, key"),
         ({"serial": 3}, "serial: an int; give a string"),
         (
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},

@@ -147,7 +147,7 @@ def lambda_of(name: str) -> Callable[[], None]:
         (3, "task 'send': on_failure=an int; give what @app.task makes of a function"),
         (lambda_of("plain"), "task 'send': on_failure=a function"),
         ("two\nlines", "task 'send': on_failure"),
-        ("jobs:purge_completed", "task 'send': on_failure: 'jobs:purge_completed' is built in"),
+        ("jobs:purge_completed", "task 'send': on_failure: 'jobs:purge_completed' is a built-in task"),
     ],
 )
 def test_what_is_no_task_is_refused_at_import(app: App, given: Any, complaint: str) -> None:

@@ -18,7 +18,7 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("op", "value", "says"),
     [
-        ("like", "a%", "no operator 'like'; =, !=, <"),
+        ("like", "a%", "no operator 'like'; available: =, !=, <"),
         (["="], 1, "no operator"),
         ("=", None, r'write Where\(…, "is null"\)'),
         ("=", NAN, "nan cannot be compared"),

@@ -17,7 +17,7 @@ from stowhand.events import HookFinished, JobEnded, ResultDropped
 from stowhand.jobs.job import DROPPED_RESULT, Job, NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_error, from_returned
-from stowhand.jobs.text import ERROR_LIMIT
+from stowhand.jobs.text import MAX_ERROR_BYTES
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.worker.policy import Policy
@@ -122,7 +122,7 @@ def test_reasons_of_any_kind_are_made_storable(make: Callable[[object], Outcome]
     text = outcome.reason if isinstance(outcome, Cancel) else outcome.error  # type: ignore[union-attr]
     assert text
     assert "\x00" not in text
-    assert len(text.encode()) <= ERROR_LIMIT
+    assert len(text.encode()) <= MAX_ERROR_BYTES
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_any_error_has_a_text_that_can_be_stored(make: Callable[[], BaseExceptio
     text = describe(make())
     assert text
     assert "\x00" not in text
-    assert len(text.encode()) <= ERROR_LIMIT
+    assert len(text.encode()) <= MAX_ERROR_BYTES
 
 
 async def test_endless_recursion_is_an_error_like_any_other() -> None:

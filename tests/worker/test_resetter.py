@@ -220,7 +220,7 @@ async def test_it_stops_in_the_middle_of_its_interval() -> None:
 
 async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.worker.resetter.STOP_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr("stowhand.clock.LAST_CALL", 0.05)
+    monkeypatch.setattr("stowhand.clock.END_TIMEOUT_SECONDS", 0.05)
     hanging, go_on, closed, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
     store = FaultyStore(FakeClock())
     heartbeats = store.heartbeats()

@@ -179,12 +179,12 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
         ({"retry_on": Poison}, "retry_on: Poison is never tried again; leave it out"),
         ({"retry_on": InvalidJob}, "retry_on: InvalidJob is never tried again; leave it out"),
         ({"retry_om": OSError}, "no task option 'retry_om'; did you mean 'retry_on'"),
-        ({"backoff": lambda: 1}, r"backoff: takes \(\); write backoff\(attempt\), or backoff\(attempt, error\)"),
+        ({"backoff": lambda: 1}, r"backoff: takes \(\); write backoff\(attempt\) or backoff\(attempt, error\)"),
         (
             {"backoff": lambda a, b, c: 1},
-            r"backoff: takes \(a, b, c\); write backoff\(attempt\), or backoff\(attempt, error\)$",
+            r"backoff: takes \(a, b, c\); write backoff\(attempt\) or backoff\(attempt, error\)$",
         ),
-        ({"backoff": asyncio.sleep}, "backoff: an async function given; it is called, not awaited: write a plain def"),
+        ({"backoff": asyncio.sleep}, "backoff: an async function, which would not be awaited; write a plain def"),
     ],
 )
 def test_wrong_rules_are_refused_when_declared(options: dict[str, Any], words: str) -> None:

@@ -106,7 +106,7 @@ async def test_a_call_that_hangs_is_cancelled_and_the_end_comes_after_it() -> No
 
 
 async def test_a_call_whose_driver_was_cancelled_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LAST_TICK", 0.01)
+    monkeypatch.setattr(module, "CANCELLED_TICK_DELAY_SECONDS", 0.01)
     called = Called()
 
     async def tick() -> float:
@@ -127,7 +127,7 @@ async def test_a_call_whose_driver_was_cancelled_is_made_again(monkeypatch: pyte
 async def test_a_call_that_blocks_its_thread_is_left_behind_and_the_end_comes_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LAST_CALL", 0.05)
+    monkeypatch.setattr(module, "END_TIMEOUT_SECONDS", 0.05)
     called, go_on = Called(), threading.Event()
 
     async def tick() -> float:

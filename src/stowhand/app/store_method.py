@@ -10,7 +10,7 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from stowhand.errors import suggest
-from stowhand.hints import our_words
+from stowhand.hints import find_equivalents
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.needs_loop import needs_loop
 
@@ -49,7 +49,7 @@ def refuse_unknown_names(method: Callable[..., object], arguments: Mapping[str, 
 def _filter_example(method: str, parameter: Parameter, name: str, value: object) -> str:
     """Return a call with a filter as an example, for a keyword that is, or resembles, a field of the filter."""
     kind = type(parameter.default)
-    meant = [name] if name in kind.__struct_fields__ else our_words(name, kind.__struct_fields__)
+    meant = [name] if name in kind.__struct_fields__ else find_equivalents(name, kind.__struct_fields__)
     field = meant[0] if meant else "states"
     text = repr(str(value)) if isinstance(value, str) else "…"
     if field == "states":

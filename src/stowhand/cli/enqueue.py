@@ -16,9 +16,9 @@ from stowhand.cli.session import with_store
 from stowhand.errors import InvalidJob, StoreError, hint
 from stowhand.jobs import limits
 from stowhand.jobs.durations import RunTime, parse_duration, parse_run_time
-from stowhand.jobs.fields import NEW_JOB_FIELDS, OPTIONS, Field, Kind, flag_of
+from stowhand.jobs.fields import NEW_JOB_FIELDS, OPTION_FIELDS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
-from stowhand.jobs.strict_json import SIZE_LIMIT
+from stowhand.jobs.strict_json import MAX_WRITTEN_BYTES
 from stowhand.protocols.operator import BUILT_IN_TASKS
 from stowhand.protocols.options import parse_word
 from stowhand.protocols.queue_store import QueueStore
@@ -40,7 +40,7 @@ when_option = click.option(
 )
 
 
-FIELD_OPTIONS = tuple(field for field in (*OPTIONS, *NEW_JOB_FIELDS) if field.flag)
+FIELD_OPTIONS = tuple(field for field in (*OPTION_FIELDS, *NEW_JOB_FIELDS) if field.flag)
 
 
 def _flag(field: Field) -> Callable[[F], F]:
@@ -154,4 +154,4 @@ def _load_tasks(settings: WorkerSettings, task: str, *, is_named: bool) -> tuple
 
 def _read_stdin() -> str:
     """Read at most one byte more than is allowed, so that a longer payload is refused."""
-    return sys.stdin.buffer.read(SIZE_LIMIT + 1).decode("utf-8", "surrogateescape").strip()
+    return sys.stdin.buffer.read(MAX_WRITTEN_BYTES + 1).decode("utf-8", "surrogateescape").strip()

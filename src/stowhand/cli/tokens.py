@@ -106,15 +106,15 @@ def make(
     limits.check_name("name", name, MAX_NAME_LENGTH)
     task, queue = _names(task), _names(queue)
     for option, names, limit in (
-        ("--task", task, limits.TASK_LIMIT),
-        ("--queue", queue, limits.QUEUE_LIMIT),
-        ("--serial", serial, limits.SERIAL_LIMIT),
+        ("--task", task, limits.MAX_TASK_CHARACTERS),
+        ("--queue", queue, limits.MAX_QUEUE_CHARACTERS),
+        ("--serial", serial, limits.MAX_SERIAL_CHARACTERS),
         ("--condition", condition, MAX_COLUMN_NAME_LENGTH),
     ):
         for limited_name in names:
             limits.check_name(option, limited_name, limit)
     if not scope:
-        raise ConfigurationError(f"--scope: no scope given; there are: {', '.join(Scope)}")
+        raise ConfigurationError(f"--scope: no scope given; available: {', '.join(Scope)}")
     token, token_id, sha256 = new_token()
     record = TokenRecord(
         id=token_id,

@@ -8,7 +8,7 @@ import click
 
 from stowhand.cli.help import Command, SettingOption
 from stowhand.errors import hint, suggest
-from stowhand.hints import our_words, sentence
+from stowhand.hints import find_advice, find_equivalents
 
 UNSUGGESTED_OPTIONS = ("--insecure",)
 """Options that must not be used by mistake."""
@@ -63,7 +63,7 @@ def unknown_option(name: str, context: click.Context) -> str:
     bare = {spelling.lstrip("-"): spelling for spelling in spellings}
     by_name = {word.replace("-", "_"): spelling for word, spelling in bare.items()}
     word = name.lstrip("-").replace("-", "_")
-    if (advice := sentence(word, by_name)) is not None:
+    if (advice := find_advice(word, by_name)) is not None:
         return f"{problem}; {advice}"
     equivalents = [by_name[option_name] for option_name in our_words(word, by_name)]
     if equivalents:
@@ -78,7 +78,7 @@ def unknown_option(name: str, context: click.Context) -> str:
         return f"{problem}; {command.on_extra}"
     own = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
     words = [option.opts[-1] for option in own if not isinstance(option, SettingOption) and option.name != "version"]
-    return f"{problem}; there are: {', '.join(words)}" if words else problem
+    return f"{problem}; available: {', '.join(words)}" if words else problem
 
 
 def unknown_command(word: str, names: Collection[str], context: click.Context) -> str:
@@ -93,7 +93,7 @@ def unknown_command(word: str, names: Collection[str], context: click.Context) -
         inner = group.get_command(context, name)
         if isinstance(inner, click.Group):
             below = {command: f"{name} {command}" for command in inner.list_commands(context)} | below
-    return problem + (hint(word, [*names, *below.values()], others=below | OTHER_COMMANDS) or suggest(word, names))
+    return problem + (hint(word, [*names, *below.values()], synonyms=below | OTHER_COMMANDS) or suggest(word, names))
 
 
 def unexpected_argument(word: str, context: click.Context) -> str:

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
+from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES, ExecutionLogEntry
 from stowhand.protocols.attempt import Attempt, AttemptLogger, ExecutionLog
 from stowhand.tasks.program import LineSplitter
 
@@ -30,7 +30,7 @@ class JobLoggerLog:
     def __init__(self, logger: AttemptLogger) -> None:
         self._logger = logger
         self._lines = LineSplitter(logger.info)
-        self._left = OUT_LIMIT
+        self._left = MAX_OUTPUT_BYTES
         self._dropped = 0
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:

@@ -19,7 +19,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import Step, step
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.lifecycle import Fail, Outcome, RaisableOutcome, Retry
 from stowhand.jobs.outcomes import MAX_SEARCHED_ERROR_BYTES, from_error
 from stowhand.jobs.text import clean
@@ -104,8 +104,8 @@ class CommandHandler(Generic[R]):
         for command in commands:
             if not isinstance(command, Command):
                 raise ConfigurationError(f"commands: {a_type(command)} among them; give Command(key, argv)")
-        if len(commands) > ENTRIES_LIMIT:
-            raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {ENTRIES_LIMIT}")
+        if len(commands) > MAX_LOG_ENTRIES:
+            raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {MAX_LOG_ENTRIES}")
         return commands
 
     async def _run(self, ctx: Attempt[R], command: Command, entry: Step) -> str | None:

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Callable
 
 from stowhand.commands.redaction import Redactor
-from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES
 from stowhand.jobs.text import clean
 from stowhand.tasks.program import OutputReader
 
@@ -14,7 +14,8 @@ MAX_ERROR_LINES = 20
 """Lines of output in the error of a command that failed."""
 MAX_ERROR_BYTES = 4 * 1024
 """Bytes of output in that error."""
-_MAX_KEPT_BYTES = OUT_LIMIT + 16  # a few more than are shown, so that shortening it shows that something is missing
+_MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 16
+"""A few bytes more than are stored, so that the log shows that output was cut."""
 
 
 class Output:

@@ -95,7 +95,7 @@ def _details(options: CronOptions) -> dict[str, Any]:
 
 
 def _read_task(task: object) -> str:
-    return limits.check_name("task", task, limits.TASK_LIMIT)
+    return limits.check_name("task", task, limits.MAX_TASK_CHARACTERS)
 
 
 def _read_fill(period: Duration) -> int:

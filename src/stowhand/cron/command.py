@@ -116,7 +116,7 @@ def _no_option(name: str) -> str:
     if not name:
         return "an option without a name; write ?name=value&name=value"
     fields = {field: option for option, (field, _) in _OPTIONS.items()} | {"serial": "queue"}
-    return f"no option {name[:40]!r}{hint(name, _OPTIONS, others=fields) or suggest(name, _OPTIONS)}"
+    return f"no option {name[:40]!r}{hint(name, _OPTIONS, synonyms=fields) or suggest(name, _OPTIONS)}"
 
 
 def _no_identifier(what: str, text: str) -> str:

@@ -17,7 +17,7 @@ from stowhand.django.task import Task, known_tasks, refuse_misfit
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.limits import TASK_LIMIT
+from stowhand.jobs.limits import MAX_TASK_CHARACTERS
 from stowhand.jobs.strict_json import find_loss, is_plain
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.loader import read_modules
@@ -114,8 +114,11 @@ class StowhandBackend(BaseTaskBackend):
         ):
             payload[TIMEOUT_KEY] = written_timeout(own_task.timeout)
         text = strict_json.encode(payload)
-        if not is_plain(arguments) and (loss := find_loss(arguments, strict_json.decode(text), typed=True)) is not None:
-            raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.arrives}")
+        if (
+            not is_plain(arguments)
+            and (loss := find_loss(arguments, strict_json.decode(text), is_typed=True)) is not None
+        ):
+            raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.decoded_type}")
         return NewJob(
             task=task.module_path,
             payload=text,
@@ -142,8 +145,10 @@ class StowhandBackend(BaseTaskBackend):
                 f" the modules in TASKS[{self.alias!r}]['OPTIONS']['modules']. Import it in one of them, or add"
                 f" {module!r} to the latter."
             )
-        if len(path) > TASK_LIMIT:
-            raise InvalidTask(f"{path}: a task's path has at most {TASK_LIMIT} characters (this one has {len(path)}).")
+        if len(path) > MAX_TASK_CHARACTERS:
+            raise InvalidTask(
+                f"{path}: a task's path has at most {MAX_TASK_CHARACTERS} characters (this one has {len(path)})."
+            )
         return declared
 
     def _job(self, result_id: str) -> Job | None:

@@ -65,7 +65,7 @@ def children_failed(failed: int, number: int, first: str, reason: object) -> str
     return f"{failed} of {number} children failed; the first is {first}: {reason}"
 
 
-def results_text(job: FlowJob, results: list[dict[str, Any]], limit: int = strict_json.SIZE_LIMIT) -> str:
+def results_text(job: FlowJob, results: list[dict[str, Any]], limit: int = strict_json.MAX_WRITTEN_BYTES) -> str:
     """Return the children's results as one attribute; an empty list if they are too large and must be read in pages."""
     try:
         return strict_json.encode(results, what="the children's results", limit=limit)

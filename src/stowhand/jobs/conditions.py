@@ -1,7 +1,7 @@
 """Conditions of a claim: comparisons with values, and SQL that a programmer writes.
 
-    Where("size", "<=", 10)                       a column, one of ``OPERATORS`` and a value; every store that supports
-                                                  conditions supports it, a remote one too
+    Where("size", "<=", 10)                       a column, one of ``OPERATORS`` and a value; supported by every store
+                                                  that supports conditions, including a remote one
     Where("size", "together <=", 10)              the sum over all records of one claim is at most 10
     sql("length(j.path) < {}", 200)               SQL text of the program, with a placeholder for each value
 
@@ -41,7 +41,7 @@ class Where(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.op not in OPERATORS:
-            raise self._error(f"no operator {self.op!r}; {', '.join(OPERATORS)}")
+            raise self._error(f"no operator {self.op!r}; available: {', '.join(OPERATORS)}")
         if self.op in _OPERATORS_WITHOUT_VALUE:
             if self.value is not None:
                 raise self._error(f"{self.op!r} takes no value")
@@ -53,13 +53,13 @@ class Where(msgspec.Struct, frozen=True):
             values = (self.value,)
         for value in values:
             if value is None:
-                raise self._error('None cannot be compared with; write Where(…, "is null")')
+                raise self._error('a comparison with None never matches; write Where(…, "is null")')
             if not isinstance(value, _VALUE_TYPES) or _is_not_finite(value):
-                raise self._error(f"{value!r} cannot be compared with")
+                raise self._error(f"{value!r} cannot be compared; give text, a finite number, a bool, a date or a uuid")
         if self.op == SUM_OPERATOR and (
             isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)
         ):
-            raise self._error(f"{self.op!r} takes a number, and {self.value!r} is none")
+            raise self._error(f"{self.op!r} takes a number, not {self.value!r}")
 
     def _list_values(self) -> tuple[Any, ...]:
         if isinstance(self.value, str | bytes) or not isinstance(self.value, Iterable):
@@ -98,19 +98,21 @@ def sql(text: str, *values: Any) -> Sql:
     if not isinstance(text, str):
         raise ConfigurationError(f"sql: {a_type(text)} given; give text")
     pieces = [""]
-    places = 0
+    placeholder_count = 0
     try:
         for literal, name, spec, conversion in string.Formatter().parse(text):
             pieces[-1] += literal
             if name is not None:
                 if name or spec or conversion:
                     raise ValueError(f"a placeholder is {{}}, not {{{name}}}")
-                places += 1
+                placeholder_count += 1
                 pieces.append("")
     except ValueError as error:
         raise ConfigurationError(f"sql({text!r}): {error}; write a literal brace twice") from None
-    if places != len(values):
-        raise ConfigurationError(f"sql({text!r}): {places} placeholders and {len(values)} values")
+    if placeholder_count != len(values):
+        raise ConfigurationError(
+            f"sql({text!r}): {placeholder_count} placeholders and {len(values)} values; give one value for each"
+        )
     return Sql(tuple(pieces), values)
 
 

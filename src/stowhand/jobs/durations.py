@@ -1,4 +1,4 @@
-"""Durations and times as people write and read them: ``30s``, ``1.5h``, ``3m 20s ago``, ``2030-01-31 09:00:00Z``."""
+"""Parsing and formatting of durations and times: ``30s``, ``1.5h``, ``3m 20s ago``, ``2030-01-31 09:00:00Z``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Duration = timedelta | float | str
 SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 MAX_DURATION_SECONDS = 100 * 365.25 * SECONDS_BY_UNIT["d"]
 """A hundred years: the limit of every delay, period and age."""
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
-_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
+_PART_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
+_NUMBER_PATTERN = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
@@ -38,17 +38,17 @@ def seconds(duration: Duration) -> float:
 def parse_duration(text: str, unit: str = "s") -> float:
     """Parse a phrase into seconds. ``unit`` applies to a plain number. Raises ValueError."""
     phrase = text.strip().lower()
-    if _NUMBER.fullmatch(phrase):
+    if _NUMBER_PATTERN.fullmatch(phrase):
         return _bounded(float(phrase) * SECONDS_BY_UNIT[unit], text)
     total = 0.0
     end = 0
-    while part := _PART.match(phrase, end):
+    while part := _PART_PATTERN.match(phrase, end):
         if part[2] not in SECONDS_BY_UNIT:
-            raise ValueError(f"{part[2]!r} is no unit of time; there are: {', '.join(SECONDS_BY_UNIT)}")
+            raise ValueError(f"{part[2]!r} is not a unit of time; available: {', '.join(SECONDS_BY_UNIT)}")
         total += float(part[1]) * SECONDS_BY_UNIT[part[2]]
         end = part.end()
     if not phrase or end < len(phrase):
-        raise ValueError(f"{text!r} is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d")
+        raise ValueError(f"{text!r} is not a duration; write for example 250ms, 30s, 5m, 1.5h or 2d")
     return _bounded(total, text)
 
 

@@ -13,11 +13,11 @@ import msgspec
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.text import clean
 
-OUT_LIMIT = 64 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024
 """Maximum bytes of one entry's output; the end of a longer output is kept."""
-ENTRIES_LIMIT = 500
+MAX_LOG_ENTRIES = 500
 """Maximum number of entries of one attempt."""
-COMMAND_LIMIT = 16 * 1024
+MAX_COMMAND_BYTES = 16 * 1024
 
 
 class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -49,15 +49,15 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
         raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
     out = clean(entry.out, max(len(entry.out) * 4, 1))
     raw = out.encode()
-    if len(raw) > OUT_LIMIT:
-        out = "[…]\n" + raw[-OUT_LIMIT + 8 :].decode(errors="ignore")
+    if len(raw) > MAX_OUTPUT_BYTES:
+        out = "[…]\n" + raw[-MAX_OUTPUT_BYTES + 8 :].decode(errors="ignore")
     key = clean(entry.key, 255)
     command = []
-    bytes_left = COMMAND_LIMIT
+    bytes_left = MAX_COMMAND_BYTES
     for word in entry.command:
-        cut = clean(word, max(bytes_left, 16))
-        bytes_left -= len(cut.encode()) + 1  # an empty word counts too
-        command.append(cut)
+        safe_word = clean(word, max(bytes_left, 16))
+        bytes_left -= len(safe_word.encode()) + 1  # an empty word counts too
+        command.append(safe_word)
         if bytes_left <= 0:
             break
     return msgspec.structs.replace(entry, key=key, command=tuple(command), out=out)

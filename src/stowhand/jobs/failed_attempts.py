@@ -10,8 +10,8 @@ import msgspec
 
 MAX_KEPT_ATTEMPTS = 10
 """Records per job; adding one deletes the oldest beyond this number."""
-CLASS_LIMIT = 200
-"""Characters of ``FailedAttempt.error_class``."""
+MAX_ERROR_CLASS_CHARACTERS = 200
+"""Maximum length of ``FailedAttempt.error_class``."""
 WORKER_DIED = "WorkerDied"
 BY_HAND = "by hand"
 TIMED_OUT = "TimedOut"
@@ -38,9 +38,9 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that did not complete. Snoozed and returned attempts are not recorded."""
 
     number: int
-    """1, 2, … in its round. It repeats after a reset, which does not count the attempt."""
+    """Number of the attempt in its round, from 1. It repeats after a reset, which does not count the attempt."""
     round: int = 1
-    """1, 2, …: a manual retry, or a newer job with its key, starts a new round if the job has records."""
+    """Number of the round. A manual retry, or a newer job with the same key, starts one if the job has records."""
     worker: str | None = None
     """``None`` if no worker was running the job."""
     started_at: datetime | None = None
@@ -72,7 +72,7 @@ def class_path(error: BaseException) -> str:
     kind = type(error)
     module = str(kind.__module__)
     path = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    return path.encode("utf-8", "replace").decode().replace("\x00", "?")[-CLASS_LIMIT:]
+    return path.encode("utf-8", "replace").decode().replace("\x00", "?")[-MAX_ERROR_CLASS_CHARACTERS:]
 
 
 def last_frames(text: str) -> str:

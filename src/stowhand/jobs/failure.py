@@ -13,7 +13,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import NewJob
 
 MAX_PAYLOAD_BYTES_WITH_FULL_ERROR = 900_000
-"""Up to this size of the failed job's payload the error is passed on whole; else ``SHORT_ERROR_CHARACTERS`` of it."""
+"""Maximum size of the failed job's payload with the whole error; above it ``SHORT_ERROR_CHARACTERS`` are passed on."""
 SHORT_ERROR_CHARACTERS = 1000
 MAX_ARGUMENTS_BYTES = 1_040_000
 """Maximum bytes of arguments that are passed on. Larger or too deeply nested ones become ``null``."""

@@ -50,7 +50,7 @@ class Field(msgspec.Struct, frozen=True):
     """The filter of the dashboard's job list that finds jobs with the same value."""
 
 
-INT32 = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 _NAME_LENGTHS = (1, 128)
 
 FIELDS = (
@@ -71,7 +71,7 @@ FIELDS = (
         "serial",
         settable=True,
         limits=_NAME_LENGTHS,
-        flag="Jobs of one serial key run one after another.",
+        flag="Jobs with the same serial key run one at a time.",
         heading="SERIAL",
         label="Serial key",
         filter="serial",
@@ -89,7 +89,7 @@ FIELDS = (
         "priority",
         Kind.WHOLE,
         settable=True,
-        limits=(-INT32 - 1, INT32),
+        limits=(-MAX_INT32 - 1, MAX_INT32),
         flag="Smaller runs first.  [default: its task's, or 0]",
         heading="PRIORITY",
         label="Priority",
@@ -100,12 +100,12 @@ FIELDS = (
         "max_attempts",
         Kind.WHOLE,
         settable=True,
-        limits=(1, INT32),
-        flag="How often it is tried.  [default: its task's, or 25]",
+        limits=(1, MAX_INT32),
+        flag="Maximum number of attempts.  [default: its task's, or 25]",
     ),
     Field("resets", Kind.WHOLE, kept=False),
-    Field("max_resets", Kind.WHOLE, settable=True, limits=(0, INT32)),
-    Field("flags", Kind.NAMES, settable=True, flag="May be repeated."),
+    Field("max_resets", Kind.WHOLE, settable=True, limits=(0, MAX_INT32)),
+    Field("flags", Kind.NAMES, settable=True, flag="Label that a worker can exclude. May be repeated."),
     Field("last_error", kept=False),
     Field("revision", Kind.WHOLE),
     Field("created_at", Kind.MOMENT, label="Enqueued"),
@@ -129,7 +129,7 @@ NEW_JOB_FIELDS = (
     ),
 )
 """Fields that only ``NewJob`` has: each store keeps them in its own way."""
-OPTIONS = tuple(field for field in FIELDS if field.settable)
+OPTION_FIELDS = tuple(field for field in FIELDS if field.settable)
 """Options of enqueueing, besides task, payload and run time."""
 ATTRIBUTE_NAMES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
 """Attributes of ``Job`` by field name: ``payload`` is in ``payload_text``."""

@@ -22,12 +22,12 @@ def bucket_of(seconds: float) -> int:
     return bisect_left(BUCKET_BOUNDS_SECONDS, seconds)
 
 
-def quantile(histogram: Mapping[int, int], share: float) -> float | None:
+def quantile(histogram: Mapping[int, int], fraction: float) -> float | None:
     """Return the seconds that this share (0 to 1) of the durations do not exceed; ``None`` without durations.
 
     Durations count as evenly spread over the logarithmic scale of their bucket. The last bucket counts as its minimum.
     """
-    rank = share * sum(histogram.values())
+    rank = fraction * sum(histogram.values())
     for bucket in sorted(histogram):
         if rank <= histogram[bucket] and histogram[bucket]:
             if bucket == BUCKET_COUNT - 1:

@@ -76,12 +76,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, meta
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()
     on_failure: NewJob | None = None
-    """A job to enqueue when this job permanently fails, with a ``Failure`` as its payload. It has no own payload, no
-    key, and no ``on_failure``."""
+    """A job to enqueue when this job permanently fails, with a ``Failure`` as its payload. It has no payload of its
+    own, no key, and no ``on_failure``."""
     expires: float | None = None
     """Seconds after ``run_at`` until the job is canceled, unless a worker has claimed it by then."""
     unique_period: float | None = None
-    """With the key mode ``unique``: for so many seconds after the first job was enqueued, a repeat returns that job,
+    """With the key mode ``unique``: for this many seconds after the first job was enqueued, a repeat returns that job,
     even if it has completed."""
 
 

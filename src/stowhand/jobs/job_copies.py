@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
+from stowhand.jobs.fields import OPTION_FIELDS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
 
 DEFAULT_SCHEMA = "stowhand"
@@ -37,8 +37,8 @@ def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
         # With "=" a value may begin with a dash.
         values = value if field.kind is Kind.NAMES else [value]
         options += [f"{flag_of(field)}={item}" for item in values]
-    end = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
-    return shlex.join(["stowhand", "enqueue", *options, *end, job.task, payload])
+    separator = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
+    return shlex.join(["stowhand", "enqueue", *options, *separator, job.task, payload])
 
 
 def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = DEFAULT_SCHEMA) -> str:
@@ -64,7 +64,7 @@ from stowhand import NewJob
 
 def test_job_{job.id}(jobs, stowhand_app):
     stowhand_app.sync.add_jobs([{_new_job(job, payload, flags)}])
-    assert jobs.drain(), "none of the App's tasks took it"
+    assert jobs.drain(), "the App has no such task"
 '''
 
 
@@ -77,7 +77,7 @@ def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
 def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
     """Return the options that differ from their defaults, and always the queue: its default is the task's."""
     job = msgspec.structs.replace(job, flags=flags)
-    values = [(field, getattr(job, field.name)) for field in OPTIONS if field.flag]
+    values = [(field, getattr(job, field.name)) for field in OPTION_FIELDS if field.flag]
     return [(field, value) for field, value in values if value not in (None, 0, ())]
 
 
@@ -92,6 +92,5 @@ def _literal(text: str) -> str:
 
 
 def _name(schema: str) -> str:
-    return (
-        DEFAULT_SCHEMA if schema == DEFAULT_SCHEMA else '"' + schema.replace('"', '""') + '"'
-    )  # "user" is a word of SQL's, too
+    # Any other name is quoted, because it may be a reserved word, such as "user".
+    return DEFAULT_SCHEMA if schema == DEFAULT_SCHEMA else '"' + schema.replace('"', '""') + '"'

@@ -41,9 +41,9 @@ class ResetJob(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A claimed record that could not be read. Its attempt fails with that error and is retried by the rules, because
-    the row may be repaired, or another version of the program may be able to read it. Other records of the claim are
-    not affected."""
+    """A claimed record that could not be read. Its attempt fails with that error and is retried like any other: the row
+    may be repaired, or another version of the program may be able to read it. Other records of the claim are not
+    affected."""
 
     error: str
     """The reason: one line, safe to store."""

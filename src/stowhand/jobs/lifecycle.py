@@ -107,7 +107,7 @@ def read_outcome_delay(outcome: str, delay: Duration) -> float:
         if math.isnan(wait):
             raise ValueError("nan given; give seconds, a timedelta or a phrase such as '30s'")
         if wait < 0:
-            raise ValueError(f"{wait:g} seconds; it must not be negative: give 0, or max(0, …)")
+            raise ValueError(f"{wait:g} seconds; it must not be negative; give 0, or max(0, …)")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{outcome}: delay: {error}") from None
     return min(wait, MAX_DURATION_SECONDS)
@@ -153,7 +153,7 @@ class Retry(RaisableOutcome):
 
     def __init__(
         self,
-        error: str | BaseException = "asked for a retry",
+        error: str | BaseException = "retry requested",
         delay: Duration | None = None,
         payload: str | None = None,
         error_class: str | None = None,
@@ -261,7 +261,7 @@ class Settlement(msgspec.Struct, frozen=True):
     result: str | None = None
     """JSON text, for ``completed``."""
     refund: bool = False
-    """Give the attempt back."""
+    """The attempt is not counted."""
     payload: str | None = None
     """JSON text that replaces the payload, for ``errored`` and ``failed``: the remaining elements of a batch."""
     then: tuple[NewJob, ...] = ()
@@ -302,14 +302,18 @@ def settle(
             if result is None and not then:
                 return COMPLETED
             return Settlement(State.COMPLETED, AttemptOutcome.OK, result=result, then=then)
-        case Retry(error, delay, payload, kind) if attempts < max_attempts:
+        case Retry(error, delay, payload, error_class) if attempts < max_attempts:
             delay = max(backoff(attempts), 0.0) if delay is None else delay
-            return Settlement(State.ERRORED, AttemptOutcome.RETRY, delay, error, payload=payload, error_class=kind)
-        case Retry(error, _, payload, kind):
-            return Settlement(State.FAILED, AttemptOutcome.FAILED, error=error, payload=payload, error_class=kind)
-        case Fail(error, poison, payload, kind):
-            ended = AttemptOutcome.POISON if poison else AttemptOutcome.FAILED
-            return Settlement(State.FAILED, ended, error=error, payload=payload, error_class=kind)
+            return Settlement(
+                State.ERRORED, AttemptOutcome.RETRY, delay, error, payload=payload, error_class=error_class
+            )
+        case Retry(error, _, payload, error_class):
+            return Settlement(
+                State.FAILED, AttemptOutcome.FAILED, error=error, payload=payload, error_class=error_class
+            )
+        case Fail(error, poison, payload, error_class):
+            attempt_outcome = AttemptOutcome.POISON if poison else AttemptOutcome.FAILED
+            return Settlement(State.FAILED, attempt_outcome, error=error, payload=payload, error_class=error_class)
         case Snooze(delay):
             return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True)
         case Cancel(reason):
@@ -326,8 +330,8 @@ def effective_state(
     Args:
         state: the state of the settlement.
         cancel_requested: the job's cancellation was requested.
-        loses_retries: "removed" if ``remove_key`` took its key, "replaced" if a newer job did.
-        continues: the job is a completed step of a flow whose job goes on.
+        loses_retries: "removed" if ``remove_key`` took its key, "replaced" if a newer job took it.
+        continues: the job is a completed step of a flow that continues.
 
     """
     if continues and cancel_requested:
@@ -342,7 +346,7 @@ def effective_state(
 
 
 def with_state(requested: Settlement, state: State) -> Settlement:
-    """Return the settlement recorded with another state than requested. It enqueues nothing."""
+    """Return the settlement that was recorded with another state than requested. It enqueues nothing."""
     return msgspec.structs.replace(
         requested, state=state, ended=_OUTCOMES_BY_STATE[state], delay=0.0, result=None, then=()
     )

@@ -14,26 +14,26 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload, a_type, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
-from stowhand.jobs.fields import FIELDS, INT32, Kind
+from stowhand.jobs.fields import FIELDS, MAX_INT32, Kind
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, Settlement
 from stowhand.jobs.queues import DEFAULT_QUEUE
 
 _MAX_LENGTHS = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
-_MINIMUMS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
-_OPTIONAL_FIELDS = tuple(name for name in (*_MAX_LENGTHS, *_MINIMUMS) if name not in ("task", "priority"))
+_MIN_VALUES = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
+_OPTIONAL_FIELDS = tuple(name for name in (*_MAX_LENGTHS, *_MIN_VALUES) if name not in ("task", "priority"))
 _USUAL_VALUES = (
     (None,) * len(_OPTIONAL_FIELDS),
     tuple(DEFAULT_QUEUE if name == "queue" else None for name in _OPTIONAL_FIELDS),
 )
-"""Values that need no check. An App names the queue of each job, and it is seldom another one."""
+"""Frequent values, which need no check. An App names the queue of each job, which is usually the default one."""
 _optional_of = attrgetter(*_OPTIONAL_FIELDS)
-TASK_LIMIT = _MAX_LENGTHS["task"]
-SERIAL_LIMIT = _MAX_LENGTHS["serial"]
-QUEUE_LIMIT = _MAX_LENGTHS["queue"]
-KEY_LIMIT = _MAX_LENGTHS["key"]
+MAX_TASK_CHARACTERS = _MAX_LENGTHS["task"]
+MAX_SERIAL_CHARACTERS = _MAX_LENGTHS["serial"]
+MAX_QUEUE_CHARACTERS = _MAX_LENGTHS["queue"]
+MAX_KEY_CHARACTERS = _MAX_LENGTHS["key"]
 MAX_FLAGS = 64
-FLAG_LIMIT = 128
+MAX_FLAG_CHARACTERS = 128
 MAX_HANDLER_BYTES = 16 * 1024
 """Bytes of an ``on_failure`` job as JSON."""
 MAX_FORBIDDEN_FLAGS = 10_000
@@ -62,10 +62,10 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
 def _refuse_rules(job: NewJob) -> None:
     for field in ("on_failure", "expires", "unique_period"):
         if getattr(job, field) is not None:
-            raise InvalidJob(f"{field}: a job of the built-in task {job.task!r} has none; leave it out")
+            raise InvalidJob(f"{field}: not allowed for a job of the built-in task {job.task!r}; leave it out")
     if job.key_mode not in (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT):
         raise InvalidJob(
-            f"key_mode: {job.key_mode.value!r}; a job of the built-in task {job.task!r} replaces the one with its key:"
+            f"key_mode: {job.key_mode.value!r} is not allowed for a job of the built-in task {job.task!r};"
             " give 'replace' or 'preserve_run_at'"
         )
 
@@ -99,9 +99,7 @@ def refuse_built_in(job: NewJob) -> None:
 def check_built_in(job: NewJob) -> NewJob:
     """Check a job of a built-in task as ``check`` does. Raises InvalidJob, also for other tasks."""
     if job.task not in BUILT_IN_TASKS:
-        raise InvalidJob(
-            f"task {job.task!r} is not built in; {', '.join(BUILT_IN_TASKS)} is: enqueue this one as usual"
-        )
+        raise InvalidJob(f"task {job.task!r} is not a built-in task ({', '.join(BUILT_IN_TASKS)}); enqueue it as usual")
     return check(job, built_in=True)
 
 
@@ -109,8 +107,8 @@ def check_options(job: NewJob) -> NewJob:
     """Check a job as ``check`` does, except for its payload."""
     if not isinstance(job, NewJob):
         raise InvalidJob(f"{a_type(job)} is not a job; give a NewJob, which task.new_job(…) returns")
-    check_name("task", job.task, TASK_LIMIT)
-    _check_integer("priority", job.priority, -INT32 - 1)
+    check_name("task", job.task, MAX_TASK_CHARACTERS)
+    _check_integer("priority", job.priority, -MAX_INT32 - 1)
     if (values := _optional_of(job)) not in _USUAL_VALUES:
         _check_optional(values)
     if job.run_at is not None:
@@ -135,7 +133,7 @@ def _check_optional(values: Sequence[object]) -> None:
         elif name in _MAX_LENGTHS:
             check_name(name, value, _MAX_LENGTHS[name])
         else:
-            _check_integer(name, value, _MINIMUMS[name])
+            _check_integer(name, value, _MIN_VALUES[name])
 
 
 def _check_rules(job: NewJob) -> NewJob:
@@ -152,11 +150,11 @@ def _check_rules(job: NewJob) -> NewJob:
 def _check_handler(handler: NewJob) -> None:
     try:
         # Values that need coercion are refused: the store writes this job unchanged.
-        exact = check_options(handler) is handler
+        is_exact = check_options(handler) is handler
         refuse_built_in(handler)
     except InvalidJob as error:
         raise InvalidJob(f"on_failure: {error}") from None
-    if not exact:
+    if not is_exact:
         raise InvalidJob("on_failure: give delay in seconds and flags as a tuple, as a task's template has them")
     if handler.key is not None or handler.expires is not None:
         raise InvalidJob("on_failure: key and expires are not allowed; some failures would go unreported")
@@ -173,8 +171,8 @@ def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
     """
     if job.key is None:
         return
-    before = keys.get(job.key)
-    if before is not None and not (before == job.key_mode == KeyMode.UNIQUE):
+    earlier_mode = keys.get(job.key)
+    if earlier_mode is not None and not (earlier_mode == job.key_mode == KeyMode.UNIQUE):
         raise InvalidJob(f"duplicate key {job.key!r} in one call; nothing was written")
     keys[job.key] = job.key_mode
 
@@ -184,7 +182,7 @@ def check_details(
 ) -> None:
     """Check new values of a waiting job; ``None`` keeps the job's own value. Raises InvalidJob."""
     for field, number, minimum in (
-        ("priority", priority, -INT32 - 1),
+        ("priority", priority, -MAX_INT32 - 1),
         ("attempts", attempts, 0),
         ("max_attempts", max_attempts, 1),
     ):
@@ -207,7 +205,7 @@ def check_name(field: str, name: object, limit: int) -> str:
     if len(text) > limit:
         raise InvalidJob(f"{field}: {len(text)} characters, the limit is {limit}")
     if not text.isprintable() and (match := _CONTROL_CHARACTERS.search(text)):
-        raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; names are one line of text")
+        raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; give one line of text")
     return text
 
 
@@ -216,18 +214,18 @@ def check_queue(field: str, name: object) -> str:
 
     Commas and outer blanks are refused, because ``--queue a,b`` names two queues.
     """
-    text = check_name(field, name, QUEUE_LIMIT)
+    text = check_name(field, name, MAX_QUEUE_CHARACTERS)
     if "," in text or text != text.strip(" "):
         raise InvalidJob(
-            f"{field}: {text!r}; the name of a queue must not contain a comma or begin or end with a blank"
+            f"{field}: {text!r}; the name of a queue must not contain a comma, or begin or end with a blank"
         )
     return text
 
 
 def check_new_task(field: str, name: object) -> None:
     """Raise InvalidJob unless an application may declare a task with this name."""
-    if check_name(field, name, TASK_LIMIT) in BUILT_IN_TASKS:
-        raise InvalidJob(f"{field}: {name!r} is built in: every worker has it; choose another name")
+    if check_name(field, name, MAX_TASK_CHARACTERS) in BUILT_IN_TASKS:
+        raise InvalidJob(f"{field}: {name!r} is a built-in task of every worker; choose another name")
 
 
 def read_delay(delay: object, field: str = "delay") -> float:
@@ -261,20 +259,20 @@ def _check_integer(field: str, number: object, minimum: int) -> None:
     # bool is a subclass of int, but True is not a priority.
     if type(number) is not int:
         raise InvalidJob(f"{field}: {a_type(number)}; give a whole number")
-    if not minimum <= number <= INT32:
+    if not minimum <= number <= MAX_INT32:
         rendered = str(number) if abs(number) < 10**20 else "far too large a number"
-        raise InvalidJob(f"{field}: {rendered}; the limits are {minimum} and {INT32}")
+        raise InvalidJob(f"{field}: {rendered}; the limits are {minimum} and {MAX_INT32}")
 
 
 def _check_time(time: object, delay: object) -> None:
     if delay is not None:
-        raise InvalidJob("run_at: given together with delay; give one of them")
+        raise InvalidJob("run_at and delay: give one of them")
     if not isinstance(time, datetime):
         raise InvalidJob(f"run_at: {a_type(time)}; give a datetime with a time zone")
     if time.utcoffset() is None:
         raise InvalidJob(
             f"run_at: {time.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
-            " moment.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
+            " time.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     try:
         time.astimezone(UTC)
@@ -290,11 +288,11 @@ def _read_key_mode(mode: object) -> KeyMode:
 
 
 def _read_flags(flags: object) -> tuple[str, ...]:
-    names: tuple[Any, ...] = tuple(_listed("flags", flags))
+    names: tuple[Any, ...] = tuple(_read_list("flags", flags))
     if len(names) > MAX_FLAGS:
         raise InvalidJob(f"flags: {len(names)} flags, the limit is {MAX_FLAGS}")
     for name in names:
-        check_name("flags", name, FLAG_LIMIT)
+        check_name("flags", name, MAX_FLAG_CHARACTERS)
     return names
 
 
@@ -302,20 +300,20 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
     """Return the flags whose jobs a worker does not claim. Raises InvalidJob."""
     if flags is None or flags == ():
         return ()
-    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _listed("forbidden flags", flags)))
+    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _read_list("forbidden flags", flags)))
     if len(names) > MAX_FORBIDDEN_FLAGS:
         raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {MAX_FORBIDDEN_FLAGS}")
     for name in names:
-        check_name("forbidden flags", name, FLAG_LIMIT)
+        check_name("forbidden flags", name, MAX_FLAG_CHARACTERS)
     return names
 
 
 def read_names(field: str, names: object) -> tuple[str, ...]:
     """Return checked names of tasks. Raises InvalidJob."""
-    return tuple(check_name(field, name, TASK_LIMIT) for name in _listed(field, names))
+    return tuple(check_name(field, name, MAX_TASK_CHARACTERS) for name in _read_list(field, names))
 
 
-def _listed(field: str, names: object) -> Iterable[object]:
+def _read_list(field: str, names: object) -> Iterable[object]:
     # A string is iterable too: each letter would be a name.
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise InvalidJob(f"{field}: {a_type(names)}; give a list of names")

@@ -10,12 +10,12 @@ from typing import Any
 
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
-from stowhand.jobs.failed_attempts import CLASS_LIMIT, class_path, error_title
+from stowhand.jobs.failed_attempts import MAX_ERROR_CLASS_CHARACTERS, class_path, error_title
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
-from stowhand.jobs.text import ERROR_LIMIT, clean
+from stowhand.jobs.text import MAX_ERROR_BYTES, clean
 
 MAX_SEARCHED_ERROR_BYTES = 1024 * 1024
-"""Size of an error text that is searched before it is cut to the stored size."""
+"""Maximum size of an error text that is searched for secrets, before it is cut to the stored size."""
 
 
 OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
@@ -41,12 +41,12 @@ def _read(value: object) -> Outcome:
     match value:
         case Complete():
             return value
-        case Retry(error, delay, payload, kind):
-            message, remaining_payload = _check_payload(_safe_text(error, "asked for a retry"), payload)
-            return Retry(message, delay, remaining_payload, _safe_class(kind))
-        case Fail(error, poison, payload, kind):
+        case Retry(error, delay, payload, error_class):
+            message, remaining_payload = _check_payload(_safe_text(error, "retry requested"), payload)
+            return Retry(message, delay, remaining_payload, _safe_class(error_class))
+        case Fail(error, poison, payload, error_class):
             message, remaining_payload = _check_payload(_safe_text(error, "failed"), payload)
-            return Fail(message, poison, remaining_payload, _safe_class(kind))
+            return Fail(message, poison, remaining_payload, _safe_class(error_class))
         case Cancel(reason):
             return Cancel(_safe_text(reason, "canceled"))
         case Snooze(delay):
@@ -58,7 +58,7 @@ def _read(value: object) -> Outcome:
             return Complete(value)
 
 
-def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
+def from_raised(raised: RaisableOutcome, limit: int = MAX_ERROR_BYTES) -> Outcome:
     """Return a raised outcome as if it had been returned.
 
     The text and the class of the error that it was raised ``from`` follow its own text. The traceback, cause and
@@ -70,24 +70,24 @@ def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
     outcome = from_returned(raised)
     if cause is None or not isinstance(outcome, Retry | Fail):
         return outcome
-    below = describe(cause, limit)
+    cause_text = describe(cause, limit)
     # Retry(error) already has the text of its cause.
-    text = below if below.startswith(f"{outcome.error}\n") else clean(f"{outcome.error}\n{below}", limit)
+    text = cause_text if cause_text.startswith(f"{outcome.error}\n") else clean(f"{outcome.error}\n{cause_text}", limit)
     return outcome.__replace__(error=text, error_class=outcome.error_class or class_path(cause))
 
 
-def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
+def from_error(error: BaseException, limit: int = MAX_ERROR_BYTES) -> Outcome:
     """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit`` is as in ``describe``.
 
     A raised outcome is returned itself. Inside a group, or as a cause, it is an error like any other.
     """
     if isinstance(error, RaisableOutcome):
         return from_raised(error, limit)
-    text, kind = describe(error, limit), class_path(error)
+    text, error_class = describe(error, limit), class_path(error)
     if not is_final(error):
-        return Retry(text, error_class=kind)
+        return Retry(text, error_class=error_class)
     poison = any(isinstance(cause, Poison | UndecodablePayload) for cause in causes(error))
-    return Fail(text, poison, error_class=kind)
+    return Fail(text, poison, error_class=error_class)
 
 
 def is_final(error: BaseException) -> bool:
@@ -106,8 +106,8 @@ def as_failure(error: BaseException) -> Fail:
     return outcome if isinstance(outcome, Fail) else Fail(describe(error), error_class=class_path(error))
 
 
-def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
-    """Return ``ValueError: no`` on the first line and the traceback below it; safe to store, never empty.
+def describe(error: BaseException, limit: int = MAX_ERROR_BYTES) -> str:
+    """Return the error's class and text on the first line, and its traceback below; safe to store, never empty.
 
     The text has at most ``limit`` bytes. Never raises, even if the error's own ``__str__`` does.
     """
@@ -121,11 +121,11 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     return clean(title + "\n" + "".join(lines), limit)
 
 
-def awaitable(answer: Any, hook: str) -> Awaitable[object]:
+def awaitable(returned: Any, hook: str) -> Awaitable[object]:
     """Return the awaitable of a hook. Raises TypeError when the hook is not asynchronous."""
-    if not inspect.isawaitable(answer):
-        raise TypeError(f"{hook} must be asynchronous, but returned {a_type(answer)}; write `async def {hook}`")
-    return answer
+    if not inspect.isawaitable(returned):
+        raise TypeError(f"{hook} must be asynchronous, but returned {a_type(returned)}; write `async def {hook}`")
+    return returned
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -157,7 +157,7 @@ def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseExcep
 def _safe_class(error_class: object) -> str | None:
     if error_class is None:
         return None
-    return _safe_text(error_class, "")[:CLASS_LIMIT] or None
+    return _safe_text(error_class, "")[:MAX_ERROR_CLASS_CHARACTERS] or None
 
 
 def _check_payload(error: str, payload: str | None) -> tuple[str, str | None]:
@@ -165,9 +165,9 @@ def _check_payload(error: str, payload: str | None) -> tuple[str, str | None]:
     if payload is None:
         return error, None
     try:
-        strict_json.validate(payload, limit=strict_json.READ_LIMIT)
-    except Exception as failure:  # noqa: BLE001 - boundary: a handler may give anything
-        return clean(f"{error} (and a payload that cannot be kept: {failure})"), None
+        strict_json.validate(payload, limit=strict_json.MAX_READ_BYTES)
+    except Exception as failure:  # noqa: BLE001 - boundary: a handler may pass anything
+        return clean(f"{error} (its new payload cannot be stored: {failure})"), None
     return error, payload
 
 

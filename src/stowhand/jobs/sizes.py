@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them: ``512MB``, ``1.5GiB``."""
+"""Parsing and formatting of sizes in bytes: ``512MB``, ``1.5GiB``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ BYTES_BY_UNIT = {
     "kB": 10**3,
     "B": 1,
 }
-_BY_LOWER_CASE = {unit.lower(): size for unit, size in BYTES_BY_UNIT.items()}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{0,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+_BYTES_BY_LOWER_CASE_UNIT = {unit.lower(): size for unit, size in BYTES_BY_UNIT.items()}
+_SIZE_PATTERN = re.compile(r"(\d{1,15}(?:\.\d{0,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Parse a size into bytes. A plain number is bytes. Raises ValueError with a sentence."""
-    match = _SIZE.fullmatch(text.strip())
+    """Parse a size into bytes. A plain number is bytes. Raises ValueError with a suggestion."""
+    match = _SIZE_PATTERN.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size; write for example 512MB or 1GiB")
+        raise ValueError(f"{text!r} is not a size; write for example 512MB or 1GiB")
     unit = match[2].lower() or "b"
-    if unit not in _BY_LOWER_CASE:
-        raise ValueError(f"{match[2]!r} is no unit of memory; there are: {', '.join(BYTES_BY_UNIT)}")
-    return round(float(match[1]) * _BY_LOWER_CASE[unit])
+    if unit not in _BYTES_BY_LOWER_CASE_UNIT:
+        raise ValueError(f"{match[2]!r} is not a unit of memory; available: {', '.join(BYTES_BY_UNIT)}")
+    return round(float(match[1]) * _BYTES_BY_LOWER_CASE_UNIT[unit])
 
 
 def format_size(size: int) -> str:

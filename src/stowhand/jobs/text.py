@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-ERROR_LIMIT = 16 * 1024
-"""Bytes of an error text, including its traceback."""
+MAX_ERROR_BYTES = 16 * 1024
+"""Maximum size of an error text, including its traceback."""
 
 
-def clean(text: str, limit: int = ERROR_LIMIT) -> str:
+def clean(text: str, limit: int = MAX_ERROR_BYTES) -> str:
     """Return ``text`` without NUL and lone surrogates, cut to ``limit`` bytes of UTF-8.
 
     A cut keeps both ends: the last line of a traceback names the error, and its first lines show where it began.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
     from stowhand.observe.worker_metrics import WorkerMetrics
 
-_MODULES = {
+_NAMES_BY_MODULE = {
     "observe.correlation": "CorrelationFilter",
     "observe.flow_metrics": "FlowMetrics",
     "observe.listener": "LogListener",
@@ -37,4 +37,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES_BY_MODULE)

@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.limits import FLAG_LIMIT, MAX_FLAGS, check_name
+from stowhand.jobs.limits import MAX_FLAG_CHARACTERS, MAX_FLAGS, check_name
 
 TRACE_PARENT = "traceparent"
 """Name of the W3C trace context: version, trace, span and flags, in hexadecimal."""
@@ -91,7 +91,7 @@ def current_traceparent() -> str | None:
 
 def _is_valid_flag(flag: str) -> bool:
     try:
-        check_name("flags", flag, FLAG_LIMIT)
+        check_name("flags", flag, MAX_FLAG_CHARACTERS)
     except InvalidJob:
         return False
     return True

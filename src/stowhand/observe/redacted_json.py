@@ -32,7 +32,7 @@ def write_exact(value: Any) -> str:
 
 def redacted(value: Any) -> Any:
     """Return the value without its secrets, at every depth."""
-    return redact(value, DEPTH_LIMIT + 1)
+    return redact(value, MAX_DEPTH + 1)
 
 
 def redacted_text(text: str) -> str:

@@ -274,12 +274,12 @@ class WorkerList(Protocol):
 
 def read_serial(name: str) -> str:
     """Return the name of a serial key. Raises InvalidJob."""
-    return limits.check_name("serial", name, limits.SERIAL_LIMIT)
+    return limits.check_name("serial", name, limits.MAX_SERIAL_CHARACTERS)
 
 
 def read_task(name: str) -> str:
     """Return the name of a task. Raises InvalidJob."""
-    return limits.check_name("task", name, limits.TASK_LIMIT)
+    return limits.check_name("task", name, limits.MAX_TASK_CHARACTERS)
 
 
 def read_queue(name: str) -> str:

@@ -22,8 +22,7 @@ from stowhand.jobs.durations import MAX_DURATION_SECONDS, format_duration, parse
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.jobs.sizes import format_size, parse_size
-from stowhand.retry import PRESETS as BACKOFFS
-from stowhand.retry import AnyBackoff, exponential, named, natural
+from stowhand.retry import BACKOFFS_BY_NAME, AnyBackoff, exponential, natural, resolve_backoff
 
 if TYPE_CHECKING:
     from stowhand.protocols.store import Terms
@@ -228,18 +227,18 @@ class Names(Option, frozen=True):
 class BackoffOption(Option, frozen=True):
     """A backoff: a function, or the name of a preset."""
 
-    words: tuple[str, ...] = tuple(BACKOFFS)
+    words: tuple[str, ...] = tuple(BACKOFFS_BY_NAME)
 
     def read(self, value: Any) -> Any:
         names = ", ".join(self.words)
         require_type(value, str | Callable, f"a function of the attempt's number, or a name: {names}")
         try:
-            return named(value)
+            return resolve_backoff(value)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
 
     def say(self, value: Any) -> str:
-        return next(name for name, policy in BACKOFFS.items() if policy is value)
+        return next(name for name, policy in BACKOFFS_BY_NAME.items() if policy is value)
 
 
 class ObjectOption(Option, frozen=True):
@@ -408,7 +407,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     backoff: Annotated[
         AnyBackoff,
         BackoffOption(
-            f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.", metavar="NAME"
+            f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS_BY_NAME)}.",
+            metavar="NAME",
         ),
     ] = natural
     forbidden_flags: Annotated[

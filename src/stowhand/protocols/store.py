@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar, ru
 import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.fields import INT32
+from stowhand.jobs.fields import MAX_INT32
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
@@ -518,7 +518,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         IntegerOption(
             "How often a job is tried, where neither its enqueuer nor its task says.",
             unset="the schema's own, or 25",
-            most=INT32,
+            most=MAX_INT32,
             on="settings",
         ),
     ] = None

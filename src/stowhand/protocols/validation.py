@@ -18,11 +18,11 @@ from stowhand.protocols.throughput import MINUTE_SECONDS
 IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
 MAX_SEARCH_TEXT_LENGTHS = {
-    "task": limits.TASK_LIMIT,
-    "queue": limits.QUEUE_LIMIT,
-    "serial": limits.SERIAL_LIMIT,
-    "key": limits.KEY_LIMIT,
-    "flag": limits.FLAG_LIMIT,
+    "task": limits.MAX_TASK_CHARACTERS,
+    "queue": limits.MAX_QUEUE_CHARACTERS,
+    "serial": limits.MAX_SERIAL_CHARACTERS,
+    "key": limits.MAX_KEY_CHARACTERS,
+    "flag": limits.MAX_FLAG_CHARACTERS,
     "worker": 1000,
     "error": 1000,
 }

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from stowhand.remote.client.options import HttpOptions
     from stowhand.remote.client.store import HttpStore
 
-_MODULES = {"remote.client.options": "HttpOptions", "remote.client.store": "HttpStore"}
+_NAMES_BY_MODULE = {"remote.client.options": "HttpOptions", "remote.client.store": "HttpStore"}
 
 __all__ = ["HttpOptions", "HttpStore"]
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES_BY_MODULE)

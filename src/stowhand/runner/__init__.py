@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stowhand.runner.worker_utils import WorkerUtils, make_worker_utils, quick_add_job
     from stowhand.tasks.context import BlockingHelpers, Helpers
 
-_MODULES = {
+_NAMES_BY_MODULE = {
     "cron.crontab": "parse_cron_items parse_crontab",
     "cron.item": "CronDate CronItem CronOptions",
     "observe.log_factory": "Logger",
@@ -55,4 +55,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES_BY_MODULE)

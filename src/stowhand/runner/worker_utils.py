@@ -88,7 +88,7 @@ class WorkerUtils:
     async def remove_job(self, job_key: str) -> Answer:
         """Delete the job with this key. A running job loses its key and will not run again."""
         if job_key is not None:
-            limits.check_name("job_key", job_key, limits.KEY_LIMIT)
+            limits.check_name("job_key", job_key, limits.MAX_KEY_CHARACTERS)
         return await self._store.admin.remove_key(job_key)
 
     async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:

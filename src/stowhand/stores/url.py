@@ -106,7 +106,7 @@ def _no_such_scheme(scheme: str) -> str:
     base, plus, driver = scheme.partition("+")
     if plus and base in SCHEMES:
         return f"{scheme}:// names a driver, which is not chosen here: leave out '+{driver}', as in {base}://…"
-    near = hint(scheme, [one for one in SCHEMES if one != "postgres"], others={"postgres": "postgresql"})
+    near = hint(scheme, [one for one in SCHEMES if one != "postgres"], synonyms={"postgres": "postgresql"})
     return f"There is no store for {scheme}:// here{near or '.'} {HOW_TO_NAME_A_STORE}"
 
 

@@ -18,7 +18,7 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.handler import innermost_function, is_async, not_a_function_reason
-from stowhand.retry import AnyBackoff, named
+from stowhand.retry import AnyBackoff, resolve_backoff
 from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.tasks.on_failure import Declared, OnFailure, read_on_failure
 from stowhand.tasks.options import OPTION_NAMES as OPTIONS
@@ -325,7 +325,7 @@ def _read_definition(
         executor=_read_executor(options.get("executor"), is_async=is_asynchronous),
         is_async=is_asynchronous,
         timeout=limits.read_positive(options.get("timeout"), "timeout"),
-        backoff=None if backoff is None else named(backoff),
+        backoff=None if backoff is None else resolve_backoff(backoff),
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
         on_failure=read_on_failure(options.get("on_failure")),

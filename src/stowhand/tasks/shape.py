@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, get_type_hints
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
-from stowhand.hints import our_words, sentence
+from stowhand.hints import find_advice, find_equivalents
 from stowhand.jobs import strict_json
 from stowhand.jobs.strict_json import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import innermost_function, is_async
@@ -71,9 +71,9 @@ class Shape:
         if payload is ABSENT:
             payload = self._defaults.get(self.whole or "", {})
         text = strict_json.encode(payload)
-        arrived = self._decode(text)
+        decoded = self._decode(text)
         if not is_plain(payload):
-            self._refuse_losses(payload, arrived)
+            self._refuse_losses(payload, decoded)
         self.written = text
         return text
 
@@ -93,16 +93,16 @@ class Shape:
                 raise InvalidJob(str(error)) from None
         return arguments[self.whole] if self.whole is not None else types.SimpleNamespace(**arguments)
 
-    def _refuse_losses(self, payload: object, arrived: object) -> None:
+    def _refuse_losses(self, payload: object, decoded: object) -> None:
         """Raise InvalidJob if the task would be called with another type than the caller passed."""
         if self.whole is not None:
-            named: Iterable[tuple[str, object, object]] = [(self.whole, payload, arrived)]
+            named: Iterable[tuple[str, object, object]] = [(self.whole, payload, decoded)]
         elif isinstance(payload, Mapping):
-            named = ((name, payload[name], getattr(arrived, name)) for name in self.names if name in payload)
+            named = ((name, payload[name], getattr(decoded, name)) for name in self.names if name in payload)
         else:  # a model whose fields are the arguments
-            named = ((name, getattr(payload, name), getattr(arrived, name)) for name in self.names)
+            named = ((name, getattr(payload, name), getattr(decoded, name)) for name in self.names)
         for name, value, read in named:
-            if (loss := find_loss(value, read, typed=name in self._typed)) is not None:
+            if (loss := find_loss(value, read, is_typed=name in self._typed)) is not None:
                 self._reject(f"argument '{name}{loss.path}': {loss}; {_remedy(name, loss)}")
 
     def read(self, text: str | None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Shape:
         elif text is None:
             text = "{}"
         try:
-            value = strict_json.decode_with(self._decoder, text, limit=strict_json.READ_LIMIT)
+            value = strict_json.decode_with(self._decoder, text, limit=strict_json.MAX_READ_BYTES)
         except UndecodablePayload as error:
             value = self._read_again(text, error)
         if self.whole is not None:
@@ -181,9 +181,9 @@ class Shape:
 
 def _option_hint(argument: str) -> str:
     """Return how to pass an option of the job that was passed as an argument of its task."""
-    if (advice := sentence(argument, OPTIONS)) is not None:
+    if (advice := find_advice(argument, OPTIONS)) is not None:
         return f"; {advice}"
-    options = [argument] if argument in OPTIONS else our_words(argument, OPTIONS)
+    options = [argument] if argument in OPTIONS else find_equivalents(argument, OPTIONS)
     shown = " or ".join(f"{option}=…" for option in options)
     return f". Options of a job: task.options({shown}).enqueue(…)" if shown else ""
 
@@ -377,9 +377,9 @@ def _context_hint(parameters: list[Parameter]) -> str:
 def _remedy(name: str, loss: TypeLoss) -> str:
     kind = type(loss.value)
     if issubclass(kind, dict):
-        return f"give {loss.arrives}"
+        return f"give {loss.decoded_type}"
     if loss.path:
-        return f"annotate {name!r} with a type that has it, or give {loss.arrives}"
+        return f"annotate {name!r} with a type that has it, or give {loss.decoded_type}"
     return f"annotate `{name}: {f'dict[{kind.__qualname__}, …]' if loss.is_key else kind.__qualname__}`"
 
 

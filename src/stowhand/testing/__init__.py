@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowhand.testing.jobs import DrainResult, Jobs
     from stowhand.testing.task_list import run_task_list_once
 
-_MODULES = {
+_NAMES_BY_MODULE = {
     "app.drain": "RecordedAttempt",
     "stores.sqlite.queue.memory": "MemoryStore",
     "testing.clock": "FakeClock",
@@ -32,4 +32,4 @@ __all__ = ["DrainResult", "FakeClock", "Jobs", "MemoryStore", "RecordedAttempt",
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES_BY_MODULE)

@@ -8,7 +8,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from stowhand.clock import LAST_TICK, Clock, OnEnd, Rounds, SystemClock, Tick, nothing, stopwatch, wall_clock
+from stowhand.clock import (
+    STOP_TIMEOUT_SECONDS,
+    Clock,
+    OnEnd,
+    Rounds,
+    SystemClock,
+    Tick,
+    do_nothing,
+    stopwatch,
+    wall_clock,
+)
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.durations import seconds as in_seconds
 
@@ -107,7 +117,7 @@ class FakeClock:
             heapq.heappush(self._timers, (self._elapsed + seconds, next(self._order), timer))
         return timer
 
-    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> FakeTicker:
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = do_nothing) -> FakeTicker:
         return FakeTicker(self, ticks, on_end)
 
     def _fire_due(self) -> None:
@@ -140,7 +150,7 @@ class ManualClock(SystemClock):
             self._moved += until - self._now if is_advance else timedelta(0)
             self._now = until
 
-    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> FakeTicker:
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = do_nothing) -> FakeTicker:
         return FakeTicker(self, ticks, on_end)
 
 
@@ -175,9 +185,9 @@ class FakeTicker:
     def poke(self) -> None:
         self._loop.call_soon_threadsafe(self._rounds.poke)
 
-    def stop(self, patience: float = LAST_TICK) -> None:
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
         """Stop the calls. On the test's loop."""
-        self._rounds.stop(patience)
+        self._rounds.stop(timeout)
 
     async def ended(self) -> None:
         await asyncio.wait((self._running,))

@@ -23,7 +23,7 @@ from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
 from stowhand.jobs.durations import RunTime, parse_run_time
-from stowhand.jobs.fields import OPTIONS
+from stowhand.jobs.fields import OPTION_FIELDS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.observe.propagation import without_carried
 from stowhand.observe.redacted_json import redacted_text, restored_text
@@ -242,7 +242,7 @@ class ActionPages:
         if request.may(Right.PAYLOADS):
             is_unchanged = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
             payload = original.payload_text if is_unchanged else restored_text(payload, original.payload_text)
-        options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTIONS} | {
+        options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTION_FIELDS} | {
             "key": None,
             "flags": without_carried(original.flags),
             "serial": request.form_value("serial").strip() or None,

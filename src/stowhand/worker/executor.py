@@ -49,7 +49,7 @@ class Executor:
         self._state = state
         self._supervisor = state.supervisor
         self._events = state.events
-        self._wanted_events = state.events.heard
+        self._wanted_events = state.events.types_with_listener
         self._clock = state.clock
         self._worker = state.worker
         self._new_logger = self._logger

@@ -7,7 +7,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.jobs.limits import TASK_LIMIT
+from stowhand.jobs.limits import MAX_TASK_CHARACTERS
 from stowhand.protocols.flow_shape import NAME_LIMIT, FlowShape, Limiter, Queue
 from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
@@ -93,7 +93,7 @@ def test_the_longest_names_there_may_be_make_a_task_s_name() -> None:
     longest = "n" * NAME_LIMIT
     shape = FlowShape(name=longest, queues=(Queue(longest, children=(Queue(longest),)),))
     tasks = [QueueEngine(MemoryStore(), shape).task(queue) for queue in shape.all_queues()]
-    assert max(map(len, tasks)) <= TASK_LIMIT
+    assert max(map(len, tasks)) <= MAX_TASK_CHARACTERS
 
 
 def test_a_lent_store_is_refused() -> None:

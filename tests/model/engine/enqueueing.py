@@ -12,7 +12,7 @@ from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.failure import failure_job
 from stowhand.jobs.job import EXPIRED_ERROR, Job, KeyMode, NewJob, State
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.strict_json import SIZE_LIMIT
+from stowhand.jobs.strict_json import MAX_WRITTEN_BYTES
 from stowhand.protocols.validation import validate_id
 from tests.model.engine.replies import appended
 from tests.model.engine.rows import Row, Rows, Taken, Transaction
@@ -140,8 +140,8 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     payload = job.payload
     if row.waits():
         payload = appended(row.payload, job.payload)
-        if (size := len(payload.encode())) > SIZE_LIMIT:
-            raise InvalidJob(f"payload: {size} bytes after appending, the limit is {SIZE_LIMIT} (1 MiB)")
+        if (size := len(payload.encode())) > MAX_WRITTEN_BYTES:
+            raise InvalidJob(f"payload: {size} bytes after appending, the limit is {MAX_WRITTEN_BYTES} (1 MiB)")
     never_tried = row.state is State.QUEUED and row.attempts == 0
     if not (never_tried and job.key_mode is KeyMode.PRESERVE_RUN_AT):
         row.run_at = run_at(job, rows.now)

@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from stowhand.jobs.failed_attempts import CLASS_LIMIT, MAX_KEPT_ATTEMPTS, AttemptEnd, FailedAttempt, last_frames
+from stowhand.jobs.failed_attempts import (
+    MAX_ERROR_CLASS_CHARACTERS,
+    MAX_KEPT_ATTEMPTS,
+    AttemptEnd,
+    FailedAttempt,
+    last_frames,
+)
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING_STATES
@@ -208,7 +214,7 @@ class Rows:
             started_at=None if row.worker is None else row.started_at,
             ended_at=self.now,
             outcome=outcome,
-            error_class=error_class and error_class[:CLASS_LIMIT],
+            error_class=error_class and error_class[:MAX_ERROR_CLASS_CHARACTERS],
             error=error and last_frames(error),
         )
         self.tries[row.id] = [*self.tries.get(row.id, ()), entry][-MAX_KEPT_ATTEMPTS:]

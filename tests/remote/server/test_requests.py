@@ -98,7 +98,7 @@ def test_an_unknown_field_is_refused_at_every_level(client: Client, call: str, b
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        ({"work_queue": "mail"}, "unknown field 'work_queue'; did you mean 'queue'? there are: "),
+        ({"work_queue": "mail"}, "unknown field 'work_queue'; did you mean 'queue'? Available: "),
         ({"priorty": 5}, "did you mean 'priority'?"),
         (
             {"payload": {"to": "ada"}},
@@ -223,7 +223,7 @@ def test_a_poll_may_wait_longer_than_the_read_timeout(lend: Lend, monkeypatch: p
 
 
 def test_connections_are_bounded(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.http_server.CONNECTIONS", 2)
+    monkeypatch.setattr("stowhand.http_server.MAX_CONNECTIONS", 2)
     lending = lend()
     first, second = lending.client(), lending.client()
     assert first.claim() == []

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stowhand.errors import InvalidJob, LogRefused, StoreUnreachable
-from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
@@ -122,7 +122,7 @@ def test_entries_of_the_log_are_numbered_updated_and_read_back(place: Place, run
 
 def test_a_log_is_bounded(on_sqlite: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     on_sqlite.add("a.py")
-    monkeypatch.setattr(attempt_store, "ENTRIES_LIMIT", 2)
+    monkeypatch.setattr(attempt_store, "MAX_LOG_ENTRIES", 2)
 
     async def main() -> None:
         async with opened(on_sqlite) as store:
@@ -132,7 +132,7 @@ def test_a_log_is_bounded(on_sqlite: Place, run: Run, monkeypatch: pytest.Monkey
             with pytest.raises(LogRefused, match="2 entries; update the last one"):
                 await its.add_execution_log_entry(long)
             stored = [len(one.out.encode()) for one in await store.logs(1) or []]
-            assert stored == [pytest.approx(OUT_LIMIT, abs=8)] * 2
+            assert stored == [pytest.approx(MAX_OUTPUT_BYTES, abs=8)] * 2
 
     run(main())
 

@@ -75,7 +75,7 @@ def test_durations_are_exact() -> None:
         ({"max_num_retries": 1.0}, "max_num_retries: a float given; give a whole number"),
         ({"max_num_retries": 2**31}, "max_num_retries: 2147483648 given"),
         ({"alternate_column_names": {"staet": "x"}}, "no documented column 'staet'; did you mean 'state'?"),
-        ({"alternate_column_names": {"zzz": "x"}}, "no documented column 'zzz'; there are: cancel, "),
+        ({"alternate_column_names": {"zzz": "x"}}, "no documented column 'zzz'; available: cancel, "),
         ({"alternate_column_names": {"state": "a b"}}, "alternate_column_names['state']: 'a b' is no name"),
         ({"alternate_column_names": ["state"]}, "alternate_column_names: a list given; give a dict"),
         ({"alternate_column_names": {"state": "s", "id": "S"}}, "'id' and 'state' are both the column"),

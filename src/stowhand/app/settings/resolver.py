@@ -30,7 +30,7 @@ from stowhand.app.settings.addresses import listen_address
 from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.errors import SYNONYMS, ConfigurationError, hint
-from stowhand.hints import our_words
+from stowhand.hints import find_equivalents
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.options import VARIABLE_PREFIX, Option, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
@@ -345,7 +345,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
             found.append((name, f"{name} changes how long a worker waits: it is for the tests of Stowhand alone"))
         elif name.startswith(VARIABLE_PREFIX) and name not in known and not _is_of_others(name, value):
             bare = name.removeprefix(VARIABLE_PREFIX).lower()
-            meant = VARIABLE_PREFIX + next(iter(our_words(bare, SETTINGS)), SYNONYMS.get(bare, bare)).upper()
+            meant = VARIABLE_PREFIX + next(iter(find_equivalents(bare, SETTINGS)), SYNONYMS.get(bare, bare)).upper()
             found.append((name, f"the variable {name} means nothing here{hint(meant, known, 0.8)}"))
     return found
 

@@ -11,7 +11,7 @@ from stowhand.app.presets import PRESETS
 from stowhand.app.settings.addresses import http_address
 from stowhand.protocols.options import IntegerOption, Names, Option, Switch, Text, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
-from stowhand.retry import PRESETS as BACKOFFS
+from stowhand.retry import BACKOFFS_BY_NAME
 from stowhand.worker.host import Timings
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
@@ -172,7 +172,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> msgspec.Raw:
         """Encode the settings for another process."""
-        names = {policy: name for name, policy in BACKOFFS.items()}
+        names = {policy: name for name, policy in BACKOFFS_BY_NAME.items()}
         return msgspec.Raw(msgspec.json.encode(self, enc_hook=names.__getitem__))
 
     @classmethod

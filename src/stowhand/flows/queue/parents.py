@@ -38,7 +38,7 @@ from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables, ParentWakeup
 
 PAGE_SIZE = 1000
 """Children whose results are read in one query."""
-MAX_GATHERED_BYTES = strict_json.SIZE_LIMIT // 2
+MAX_GATHERED_BYTES = strict_json.MAX_WRITTEN_BYTES // 2
 """Bytes of the children's results in one attribute: half of the limit for all attributes of a job."""
 FIRST_CHECK_SECONDS, MAX_CHECK_SECONDS = 2.0, 30.0
 QUICK_QUERY_SECONDS, PAUSE_FACTOR = 0.002, 10

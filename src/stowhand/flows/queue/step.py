@@ -179,7 +179,7 @@ def step_of(job: Job) -> Step | None:
 
 def size_failure(text: str) -> Fail | None:
     """Return a failure if the payload is larger than stores accept."""
-    problem = strict_json.find_problem(text, strict_json.SIZE_LIMIT)
+    problem = strict_json.find_problem(text, strict_json.MAX_WRITTEN_BYTES)
     return Fail(f"the job's attributes together: {problem}") if problem else None
 
 

@@ -15,7 +15,7 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
-from stowhand.jobs.failed_attempts import CLASS_LIMIT
+from stowhand.jobs.failed_attempts import MAX_ERROR_CLASS_CHARACTERS
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.jobs.text import clean
@@ -64,7 +64,7 @@ def _cleaned(settlement: Settlement) -> Settlement:
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
     payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None
-    error_class = None if settlement.error_class is None else clean(settlement.error_class)[:CLASS_LIMIT]
+    error_class = None if settlement.error_class is None else clean(settlement.error_class)[:MAX_ERROR_CLASS_CHARACTERS]
     return msgspec.structs.replace(settlement, error=error, result=result, payload=payload, error_class=error_class)
 
 

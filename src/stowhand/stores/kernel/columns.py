@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stowhand.jobs.fields import FIELDS, OPTIONS
+from stowhand.jobs.fields import FIELDS, OPTION_FIELDS
 from stowhand.protocols.search import TITLE_LIMIT
 
 COLUMN_NAMES = tuple(field.name for field in FIELDS)

@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.errors import LogRefused, a_type
 from stowhand.jobs.durations import Duration
-from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES, ExecutionLogEntry, bounded
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
@@ -88,10 +88,10 @@ class AttemptStore(Generic[R]):
         """Append an entry to the record's execution log, and return its number: 1, 2, …
 
         Long texts are cut (``out`` keeps its end). Raises LogRefused when the lease is lost or the attempt has
-        ENTRIES_LIMIT entries; StoreUnreachable.
+        MAX_LOG_ENTRIES entries; StoreUnreachable.
         """
-        if self._entries >= ENTRIES_LIMIT:
-            raise LogRefused(f"an attempt's log has at most {ENTRIES_LIMIT} entries; update the last one instead")
+        if self._entries >= MAX_LOG_ENTRIES:
+            raise LogRefused(f"an attempt's log has at most {MAX_LOG_ENTRIES} entries; update the last one instead")
         text = _as_json(entry)
         with self._calls.timed("add_log"):
             number = await self._tools.add_log(self._attempt.lease, text)

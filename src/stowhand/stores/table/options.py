@@ -18,7 +18,7 @@ from stowhand.errors import ConfigurationError, TableUnsuitable, a_type, hint, s
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
-from stowhand.jobs.fields import INT32
+from stowhand.jobs.fields import MAX_INT32
 from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.jobs.text import clean
 from stowhand.stores.table.names import (
@@ -212,8 +212,8 @@ def _count_problems(options: TableOptions[Any]) -> Iterator[str]:
         # bool is an int to Python.
         if type(value) is not int:
             yield f"{field}: {a_type(value)} given; give a whole number"
-        elif not 0 <= value < INT32:
-            yield f"{field}: {reprlib.repr(value)} given; give 0 to {INT32 - 1}"
+        elif not 0 <= value < MAX_INT32:
+            yield f"{field}: {reprlib.repr(value)} given; give 0 to {MAX_INT32 - 1}"
 
 
 def _time_problems(options: TableOptions[Any]) -> Iterator[str]:

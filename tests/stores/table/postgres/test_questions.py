@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.jobs.conditions import Where, sql
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.queue_store import ActionResult
@@ -206,7 +206,7 @@ async def test_a_log_is_bounded(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
-        jobs.sql(f"update jobs set execution_logs = array_fill('{{}}'::json, array[{ENTRIES_LIMIT}])")
+        jobs.sql(f"update jobs set execution_logs = array_fill('{{}}'::json, array[{MAX_LOG_ENTRIES}])")
         with pytest.raises(LogRefused, match="full"):
             await served.table.add_log(lease, "{}")
 

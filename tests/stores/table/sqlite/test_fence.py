@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stowhand.errors import LogRefused
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, with_state
 from stowhand.protocols.queue_store import ActionResult
@@ -262,8 +262,8 @@ def test_log_entries_are_numbered_replaced_and_bounded(app: Application, run: Ru
         for number in (0, -1, 6):
             with pytest.raises(LogRefused):
                 await table.update_log(taken.lease, number, "{}")
-        app.sql("UPDATE uploads SET execution_logs = ?", f"[{','.join(['{}'] * ENTRIES_LIMIT)}]")
-        with pytest.raises(LogRefused, match=str(ENTRIES_LIMIT)):
+        app.sql("UPDATE uploads SET execution_logs = ?", f"[{','.join(['{}'] * MAX_LOG_ENTRIES)}]")
+        with pytest.raises(LogRefused, match=str(MAX_LOG_ENTRIES)):
             await table.add_log(taken.lease, "{}")
         assert await table.queries.logs(key + 1) is None
 

@@ -11,7 +11,14 @@ import msgspec
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.limits import BUILT_IN_TASKS, FLAG_LIMIT, MAX_FLAGS, QUEUE_LIMIT, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.jobs.limits import (
+    BUILT_IN_TASKS,
+    MAX_FLAG_CHARACTERS,
+    MAX_FLAGS,
+    MAX_QUEUE_CHARACTERS,
+    MAX_SERIAL_CHARACTERS,
+    MAX_TASK_CHARACTERS,
+)
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.stores.database.statements import plain_array, quoted, text_array
 from stowhand.stores.kernel.columns import DETAILS
@@ -31,10 +38,10 @@ def is_plain(job: NewJob) -> bool:
         and job.key_mode is KeyMode.REPLACE
         and job.on_failure is None
         and job.expires is None
-        and 0 < len(job.task) <= TASK_LIMIT
+        and 0 < len(job.task) <= MAX_TASK_CHARACTERS
         and job.task not in BUILT_IN_TASKS
-        and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
-        and (job.queue is None or 0 < len(job.queue) <= QUEUE_LIMIT)
+        and (job.serial is None or len(job.serial) <= MAX_SERIAL_CHARACTERS)
+        and (job.queue is None or 0 < len(job.queue) <= MAX_QUEUE_CHARACTERS)
         and (job.max_attempts is None or job.max_attempts > 0)
         and (job.max_resets is None or job.max_resets >= 0)
         and len(job.payload) < 8192
@@ -43,7 +50,7 @@ def is_plain(job: NewJob) -> bool:
 
 
 def _are_short(flags: tuple[str, ...]) -> bool:
-    return len(flags) <= MAX_FLAGS and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
+    return len(flags) <= MAX_FLAGS and all(0 < len(flag) <= MAX_FLAG_CHARACTERS for flag in flags)
 
 
 def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:

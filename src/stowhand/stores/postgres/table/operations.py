@@ -10,7 +10,7 @@ from typing import Any
 
 from stowhand.clock import SystemClock
 from stowhand.errors import LogRefused, StoreUnreachable
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.protocols.queue_store import ActionResult, Answer
@@ -178,8 +178,8 @@ class Logs:
         number = values.get("number")
         if isinstance(number, int) and not 1 <= number <= length:
             raise LogRefused(f"record {lease.job_id}: its log has no entry {number}, it has {length}")
-        if number is None and length >= ENTRIES_LIMIT:
-            raise LogRefused(f"record {lease.job_id}: its log is full, {ENTRIES_LIMIT} entries")
+        if number is None and length >= MAX_LOG_ENTRIES:
+            raise LogRefused(f"record {lease.job_id}: its log is full, {MAX_LOG_ENTRIES} entries")
 
     def values(self, lease: Lease, **values: object) -> dict[str, object]:
         """Return the parameters of a statement about the record of this lease."""

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import LeaseLost, LogRefused, StoreError, StoreUnreachable
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Outcome, Retry, Settlement, settle
@@ -249,8 +249,8 @@ class RecordTransaction:
     async def add_log(self, lease: Lease, entry: str) -> int:
         """Keep an entry until the end, and return its number. Raise LogRefused."""
         self._open()
-        if len(self._logs) >= ENTRIES_LIMIT:
-            raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")
+        if len(self._logs) >= MAX_LOG_ENTRIES:
+            raise LogRefused(f"record {lease.job_id}: an attempt has at most {MAX_LOG_ENTRIES} log entries")
         self._logs.append(entry)
         return len(self._logs)
 

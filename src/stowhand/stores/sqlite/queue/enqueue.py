@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from stowhand.jobs import limits
-from stowhand.jobs.fields import OPTIONS
+from stowhand.jobs.fields import OPTION_FIELDS
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, EXPIRED_ERROR, Job, KeyMode, NewJob, State
 from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
@@ -71,7 +71,7 @@ def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
     if (row := tx.row("get", id=job_id)) is not None:
         return to_job(row)
     enqueued_at = to_datetime(tx.row("key_taken", key=job.key)[1])
-    options: dict[str, Any] = {field.name: getattr(job, field.name) for field in OPTIONS} | {
+    options: dict[str, Any] = {field.name: getattr(job, field.name) for field in OPTION_FIELDS} | {
         "max_attempts": DEFAULT_MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
         "flags": tuple(dict.fromkeys(job.flags)),
     }

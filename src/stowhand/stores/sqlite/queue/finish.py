@@ -8,7 +8,7 @@ import msgspec
 
 from stowhand.jobs import lifecycle
 from stowhand.jobs.failed_attempts import (
-    CLASS_LIMIT,
+    MAX_ERROR_CLASS_CHARACTERS,
     MAX_KEPT_ATTEMPTS,
     WORKER_DIED,
     AttemptEnd,
@@ -128,7 +128,7 @@ def keep_tries(
 ) -> None:
     """Record failed attempts, before the rows of their jobs change."""
     ids = as_json(job_ids)
-    error_class, error = error_class and error_class[:CLASS_LIMIT], error and last_frames(error)
+    error_class, error = error_class and error_class[:MAX_ERROR_CLASS_CHARACTERS], error and last_frames(error)
     tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
     tx.run("mark_round", ids=ids)
     tx.run("drop_tries", ids=ids, kept=MAX_KEPT_ATTEMPTS)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, LogRefused, StoreError
-from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.execution_log import MAX_LOG_ENTRIES
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest
@@ -158,11 +158,11 @@ class SqliteTable:
         """Append an entry, and return its number."""
 
         def add(tx: TableTransaction) -> Any:
-            return tx.run("add_log", **mark(lease), entry=entry, most=ENTRIES_LIMIT).fetchone()
+            return tx.run("add_log", **mark(lease), entry=entry, most=MAX_LOG_ENTRIES).fetchone()
 
         row = await self._connections.write(add)
         if row is None:
-            raise LogRefused(f"record {lease.job_id!r}: the attempt is over, or its log has {ENTRIES_LIMIT} entries")
+            raise LogRefused(f"record {lease.job_id!r}: the attempt is over, or its log has {MAX_LOG_ENTRIES} entries")
         return int(row[0])
 
     async def update_log(self, lease: Lease, number: int, entry: str) -> None:
