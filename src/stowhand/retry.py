@@ -136,6 +136,4 @@ def _takes_error(backoff: AnyBackoff) -> bool:
         except TypeError:
             continue
         return len(arguments) == 2 or [*signature.parameters][1:2] == ["error"]
-    raise ConfigurationError(
-        f"backoff: takes {signature}; write backoff(attempt) or backoff(attempt, error)"
-    )
+    raise ConfigurationError(f"backoff: takes {signature}; write backoff(attempt) or backoff(attempt, error)")

@@ -177,7 +177,7 @@ def test_a_worker_that_ends_by_itself_is_reported_at_once_and_raised_at_the_end(
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - a group or the error itself, as the worker has it
         run(scenario())
     assert "a mistake of ours" in repr(caught.value)
-    assert "embedded worker ended by itself" in reported[0]["message"]
+    assert "embedded worker failed" in reported[0]["message"]
 
 
 def test_a_worker_needs_a_connection_and_a_task(run: Run) -> None:
@@ -202,7 +202,7 @@ def test_a_url_that_cannot_be_is_the_apps_and_no_options_mistake(run: Run) -> No
 
 
 def test_contradictory_and_unknown_options_are_refused_when_the_app_is_made() -> None:
-    with pytest.raises(ConfigurationError, match="a store is given, and a URL"):
+    with pytest.raises(ConfigurationError, match="store excludes a URL"):
         App("sqlite:///x.db", store=MemoryStore())
     with pytest.raises(ConfigurationError, match="App: no option 'shema'; did you mean 'schema'"):
         App(shema="x")  # type: ignore[call-arg]
@@ -246,7 +246,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "memory://", "read_only": True}, "read_only: a store in memory"),
         ({"url": MemoryStore()}, r"write App\(store=…\)"),
         ({"url": Path("jobs.db")}, "App\\('sqlite:///jobs.db'\\)"),
-        ({"url": 5}, "an int is given as the URL"),
+        ({"url": 5}, "an int given as the URL"),
         ({"url": "postgresql+asyncpg:///shop"}, r"leave out '\+asyncpg', as in postgresql://"),
         ({"url": "sqlite:///a.db", "history": True}, "history: a bool given"),
         ({"url": "sqlite:///a.db", "failed_retention": False}, "failed_retention: a bool given"),
@@ -256,8 +256,8 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "sqlite:///a.db", "max_attempts": 0}, "max_attempts: 0 given"),
         ({"url": "sqlite:///a.db", "synchronous": "OFF"}, "must be one of FULL, NORMAL"),
         ({"url": "sqlite:///a.db", "preset": "sevice"}, "preset: 'sevice' given, must be one of default, service"),
-        ({"store": "sqlite:///a.db"}, "a URL is given without its name"),
-        ({"store": MemoryStore}, "MemoryStore, which keeps no queue"),
+        ({"store": "sqlite:///a.db"}, "store= takes a store object, not a URL"),
+        ({"store": MemoryStore}, "store=MemoryStore is not a store of jobs"),
         ({"include": "shop"}, "give a list"),
         ({"include": ["shop/tasks.py"]}, "write a module"),
     ],
@@ -358,7 +358,7 @@ def test_what_is_no_task_is_refused_by_the_synchronous_face_with_what_to_give(ap
         (face.enqueue_and_wait, 3),
     ]
     for call, *given in wrong:
-        with pytest.raises(InvalidJob, match=r"^enqueue\w*\(.*task, …\): (an? \w+|'greet') is no task; .*add_job\("):
+        with pytest.raises(InvalidJob, match=r"^enqueue\w*\(.*task, …\): (an? \w+|'greet') is not a task; .*add_job\("):
             call(*given)
 
 

@@ -190,8 +190,8 @@ def test_an_asynchronous_call_without_an_event_loop_names_the_synchronous_one(ap
     with pytest.raises(Misuse) as raised:
         CALLS[instead](app, send)
     message = str(raised.value)
-    assert "no event loop runs" in message
-    assert f"write {instead}, or await it in an 'async def main()' that asyncio.run(main()) runs" in message
+    assert "without a running event loop" in message
+    assert f"Write {instead}, or await it in an 'async def main()' run by asyncio.run(main())" in message
 
 
 def test_every_asynchronous_call_of_a_program_is_refused_without_an_event_loop(app: App) -> None:
@@ -207,7 +207,7 @@ def test_every_asynchronous_call_of_a_program_is_refused_without_an_event_loop(a
     asynchronous = [call for call in calls if inspect.iscoroutinefunction(call)]
     assert {gather, app.open, app.close, send.enqueue, note.enqueue, handle.result} <= set(asynchronous)
     for call in asynchronous:
-        with pytest.raises(Misuse, match=r"no event loop runs.*: write .*sync.*, or await it in an"):
+        with pytest.raises(Misuse, match=r"without a running event loop.* Write .*sync.*, or await it in an"):
             dropped(call)
 
 

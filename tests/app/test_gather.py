@@ -67,8 +67,8 @@ async def test_a_batch_gives_typed_handles(app: App) -> None:
     handles = [*await same.enqueue_many(payloads), *await same.enqueue_many(arriving())]
     assert [handle.task for handle in handles] == ["same"] * 4
     assert len({handle.id for handle in handles}) == 4
-    assert repr(handles[0]) == f"<job {handles[0].id} of 'same', not looked at yet>"
-    with pytest.raises(Misuse, match=r"not looked at yet> was enqueued with others: .* after job.refresh\(\)"):
+    assert repr(handles[0]) == f"<job {handles[0].id} of 'same', not read yet>"
+    with pytest.raises(Misuse, match=r"not read yet> was enqueued in a batch and not read since; call job.refresh\(\)"):
         _ = handles[0].state
     assert (await handles[0].refresh()).state is State.QUEUED
     async with at_work(app):
@@ -132,19 +132,19 @@ async def test_anything_else_is_named() -> None:
     same = declared(app)
     (job,) = await app.add_jobs([same.new_job(DAYS[0])])
     for given, what in [(job, "a Job"), (job.id, "an int"), (NewJob(task="x"), "a NewJob"), (None, "a NoneType")]:
-        with pytest.raises(Misuse, match=rf"gather: {what} is no handle, .*; app\.gather\(…\) takes jobs and ids"):
+        with pytest.raises(Misuse, match=rf"gather: {what} is not a handle; .*app\.gather\(…\) also takes jobs and ids"):
             await gather([given])  # type: ignore[arg-type]
         with pytest.raises(Misuse, match=f"as_completed: {what} is no handle"):
             await anext(as_completed([given]))  # type: ignore[arg-type]
     for wrong in (NewJob(task="x"), None, "1", True):
-        with pytest.raises(Misuse, match=r"app\.gather: .*; it takes handles, jobs and ids"):
+        with pytest.raises(Misuse, match=r"app\.gather: .*; give handles, jobs or ids"):
             await app.gather([wrong])  # type: ignore[arg-type]
     handle = app.handled.handle_of(job)
-    with pytest.raises(Misuse, match=r"^gather: a JobHandle; it takes a list: gather\(\[job\]\)"):
+    with pytest.raises(Misuse, match=r"^gather: a JobHandle; give a list: gather\(\[job\]\)"):
         await gather(handle)  # type: ignore[call-overload]
-    with pytest.raises(Misuse, match=r"^app\.gather: an int; it takes a list"):
+    with pytest.raises(Misuse, match=r"^app\.gather: an int; give a list"):
         await app.gather(job.id)  # type: ignore[call-overload]
-    with pytest.raises(Misuse, match=r"^as_completed: a JobHandle; it takes a list"):
+    with pytest.raises(Misuse, match=r"^as_completed: a JobHandle; give a list"):
         await anext(as_completed(handle))  # type: ignore[arg-type]
 
 

@@ -251,7 +251,7 @@ def gives_a_text(inner: Handler) -> Any:
     [
         (no_argument, "give a list of functions"),
         ("module.name", "give a list of functions"),
-        ([3], "an int in the list; each is a function"),
+        ([3], "an int in the list; give functions only"),
     ],
 )
 def test_what_cannot_stand_around_is_refused_when_the_app_is_made(option: str, given: object, words: str) -> None:
@@ -284,5 +284,5 @@ def test_on_enqueue_that_gives_no_job_is_told_to_the_enqueuer(run: Run) -> None:
         async with app:
             await app.enqueue(NewJob(task="x"))
 
-    with pytest.raises(Exception, match=r"on_enqueue .*forgets gave a NoneType; return the job"):
+    with pytest.raises(Exception, match=r"on_enqueue .*forgets returned a NoneType; return a NewJob"):
         run(scenario())

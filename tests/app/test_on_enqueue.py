@@ -245,5 +245,5 @@ def test_the_key_of_a_unique_job_is_made_of_what_it_became(run: Run) -> None:
             return len(await made(app))
 
     assert run(made_by(one_for_all)) == 1
-    with pytest.raises(InvalidJob, match="unique, which makes its keys"):
+    with pytest.raises(InvalidJob, match="unique computes the keys of task"):
         run(made_by(keyed))

@@ -147,7 +147,7 @@ def test_a_result_has_the_type_that_its_task_is_annotated_with(app: App, run: Ru
             assert await elsewhere.result() == Point(2, 1)
             assert elsewhere == job
             assert await (await app.job(job.id, mirrored)).result() == Point(2, 1)
-            with pytest.raises(InvalidJob, match=r"job \d+ is of task 'mirrored', and not of 'maybe'"):
+            with pytest.raises(InvalidJob, match=r"job \d+ is of task 'mirrored', not of 'maybe'"):
                 await app.job(job.id, maybe)
 
     run(scenario())
@@ -181,7 +181,7 @@ def test_a_job_that_came_to_nothing_says_what_became_of_it(app: App, run: Run) -
         async with at_work(app):
             job = await breaks.enqueue(1)
             with pytest.raises(
-                JobFailed, match=r"job \d+ of 'breaks' has failed after 2 of 2 attempts: LookupError: no"
+                JobFailed, match=r"job \d+ of 'breaks' has permanently failed after 2 of 2 attempts: LookupError: no"
             ):
                 await job.result()
             assert attempts == [1, 1]
@@ -205,13 +205,13 @@ def test_a_job_that_came_to_nothing_says_what_became_of_it(app: App, run: Run) -
                 await getattr((await app.open()).admin, end)(later.id)
                 with pytest.raises(error):
                     await waiting
-            with pytest.raises(UnknownJob, match="there is no job 99999, and there never was"):
+            with pytest.raises(UnknownJob, match="there never was a job 99999"):
                 await app.job(99999)
             with pytest.raises(ResultNotKept):
                 await app.job(later.id)
             first = await waits.options(key="k").enqueue()
             assert (await waits.options(key="k").enqueue()).id == first.id
-            with pytest.raises(JobReplaced, match=r"another job took its place under the key 'k' \(revision 1\)"):
+            with pytest.raises(JobReplaced, match=r"was replaced by another job with the key 'k' \(revision 1\)"):
                 await first.result()
 
     run(scenario())
@@ -240,7 +240,7 @@ def test_a_timeout_leaves_the_job_alone(app: App, run: Run) -> None:
     async def scenario() -> None:
         await app.open(install=True)
         job = await add.enqueue(1, 2)
-        with pytest.raises(TimeoutError, match=rf"job {job.id} of 'add' has not ended within 0.05 s; it goes on"):
+        with pytest.raises(TimeoutError, match=rf"job {job.id} of 'add' has not finished within 0.05 s; it continues"):
             await job.result(timeout=0.05)
         with pytest.raises(TimeoutError):
             await add.enqueue_and_wait(1, 2, timeout=0.05)
@@ -307,7 +307,7 @@ def test_many_are_gathered_in_their_order_and_seen_as_they_end(app: App, run: Ru
             stays = await half.options(delay=3600).enqueue(1)
             some = as_completed([jobs[0], stays], timeout=0.05)
             assert await anext(some) == jobs[0]
-            with pytest.raises(TimeoutError, match=r"1 jobs have not ended within 0.05 s; they go on"):
+            with pytest.raises(TimeoutError, match=r"1 jobs have not finished within 0.05 s; they continue"):
                 await anext(some)
 
     run(scenario())
@@ -406,9 +406,7 @@ def test_what_an_open_transaction_has_enqueued_is_not_visible(app: App, run: Run
         return 7
 
     async def refused(job: JobHandle[int]) -> None:
-        with pytest.raises(
-            JobNotVisible, match=r"the transaction that it was enqueued in is still open, or was rolled"
-        ):
+        with pytest.raises(JobNotVisible, match=r"the transaction that enqueued it is still open, or was rolled"):
             await job.result()
         with pytest.raises(JobNotVisible):
             await job.refresh()
@@ -548,7 +546,7 @@ def test_a_parameter_of_the_task_s_own_is_not_taken_for_ours(here: App, run: Run
     async def scenario() -> None:
         async with at_work(here):
             assert await slow.enqueue_and_wait(5) == 5
-            with pytest.raises(InvalidJob, match=r"parameter 'timeout' of its own: enqueue it, and wait with"):
+            with pytest.raises(InvalidJob, match=r"has its own parameter 'timeout'; use enqueue\(…\), and wait with"):
                 await slow.enqueue_and_wait(timeout=3)
 
     run(scenario())
@@ -585,6 +583,6 @@ def test_two_handles_are_equal_if_they_are_of_the_same_job(here: App, run: Run) 
         one, other = await noop.enqueue(), await noop.enqueue()
         again = await here.job(one.id)
         assert (one == again, hash(one) == hash(again), one == other, one == one.job) == (True, True, False, False)
-        assert repr(one) == f"<job {one.id} of 'noop', queued when it was last seen>"
+        assert repr(one) == f"<job {one.id} of 'noop', queued when last read>"
 
     run(scenario())

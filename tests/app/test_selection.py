@@ -64,7 +64,7 @@ def test_built_in_tasks_are_left_to_whoever_keeps_a_lent_store(registry: Registr
     [
         (("rendr",), (), "no task 'rendr'; did you mean 'render'"),
         (None, ("maill",), "no task 'maill'; did you mean 'mail'"),
-        (("mail",), ("mail",), "no task is left to claim"),
+        (("mail",), ("mail",), "they exclude every task"),
     ],
 )
 def test_an_unknown_task_and_an_empty_list_are_refused(

@@ -135,7 +135,7 @@ def test_reschedule_changes_only_the_given_values(serial: Stowhand) -> None:
 
 def test_a_failed_job_runs_again_with_its_attempts_restored(serial: Stowhand) -> None:
     serial("jobs", "fail", 1)
-    assert serial("jobs", "fail", 1).out == "1: done (it has failed already; its error is new)\n"
+    assert serial("jobs", "fail", 1).out == "1: done (it had already failed; its error was replaced)\n"
     assert serial("jobs", "reschedule", 1, "--priority", 1).out == "1: done (it is failed)\n"
     assert serial("jobs", "reschedule", 1, "--attempts", 0).out == "1: done (it is queued)\n"
     assert serial("jobs", "reschedule", 1, "--attempts", 25).out == "1: done (it is failed)\n"

@@ -101,7 +101,7 @@ def test_a_worker_with_another_store_than_its_app_names_both(place: Place, stowh
     worked = stowhand("worker", "--once", "--app", app, *flags, **environ)
     assert worked.code == 0, worked.err
     assert "Store: sqlite:///other.db" in worked.err
-    assert f"WARNING: the App of {app} names another store, sqlite:///mine.db" in worked.err
+    assert f"overrides the store of the App of {app}, sqlite:///mine.db" in worked.err
     produced = place.folder / "produce.py"
     produced.write_text(f"from {place.module} import app\napp.sync.install()\napp.sync.close()\n")
     # The producer is a program of its own, under the same environment.
@@ -138,7 +138,7 @@ def test_the_schema_of_an_app_is_installed_and_used(
     assert call("enqueue", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     assert "Completed task 1 (charge)" in stowhand("worker", "--once", "--app", app).err
     outdone = stowhand("worker", "--once", "--app", app, STOWHAND_SCHEMA="theirs")
-    assert "STOWHAND_SCHEMA theirs outdoes the schema of the App" in outdone.err
+    assert "STOWHAND_SCHEMA theirs overrides the schema of the App" in outdone.err
 
 
 def test_a_pool_of_an_app_names_its_database(

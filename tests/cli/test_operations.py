@@ -32,7 +32,7 @@ def test_a_starting_worker_names_due_tasks_that_no_worker_has(serial: Stowhand) 
     serial("enqueue", "hello", '{"name": "a"}')
     worked = serial("worker", "--once")
     assert worked.code == 0
-    assert "Jobs are due of tasks that no worker has: unknown/task (2); start a worker that has them" in worked.err
+    assert "Due jobs of tasks that no worker has: unknown/task (2); start a worker that has these tasks" in worked.err
 
 
 def test_explain_lists_every_reason_with_advice(serial: Stowhand) -> None:

@@ -122,7 +122,7 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
         (["no-such-program"], None, 127, "no-such-program: command not found in its PATH"),
         ([folder], None, 127, "none: No such file or directory"),
         ([plain], None, 126, "plain: not executable (Permission denied)"),
-        ([script], None, 127, "script: its first line names /no/such/ruby, which is not on this machine"),
+        ([script], None, 127, "script: its first line names /no/such/ruby, which is not installed on this machine"),
         (["./script"], tmp_path, 127, "its first line names /no/such/ruby"),
         (["true"], folder, 126, f"its folder {folder}: No such file or directory"),
         (["true", "x" * 3_000_000], None, 126, "true: Argument list too long"),
@@ -399,7 +399,7 @@ def test_told_to_stop_while_it_could_not_be_started_it_stops(run: Run) -> None:
             await go.wait()
             raise FileNotFoundError
 
-        task = asyncio.ensure_future(program._started(starting()))
+        task = asyncio.ensure_future(program._start(starting()))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.sleep(0)

@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, tuple[Mistake, str]] = {
     "one twice": (lambda shop: shop.send.new_job("a", to="b"), "argument 'to' was given twice"),
     "a context without annotation": (
         lambda shop: shop.note.new_job(3),
-        "missing argument 'number'; the worker gives 'ctx' only where it is annotated: `ctx: Context`",
+        "missing argument 'number'; the worker passes 'ctx' only if it is annotated: `ctx: Context`",
     ),
     "a datetime without annotation": (
         lambda shop: shop.keep.new_job(datetime.now(UTC)),
@@ -142,7 +142,7 @@ OPTIONS: dict[str, tuple[Mistake, str]] = {
     "priority: a word": (lambda shop: shop.send.options(priority="high"), "priority: a str; give a whole number"),
     "key beside unique": (
         lambda shop: shop.declare(plain, unique="arguments", key="x"),
-        "unique makes the keys of its jobs: leave out key, or unique",
+        "unique computes the keys of the jobs; give key or unique, not both",
     ),
 }
 TASKS: dict[str, tuple[Mistake, str]] = {
@@ -152,7 +152,7 @@ TASKS: dict[str, tuple[Mistake, str]] = {
     ),
     "a lambda": (
         lambda shop: shop.declare(lambda: None),
-        "a lambda has no name for its jobs: write a def",
+        "a lambda has no name; write a def",
     ),
     "a generator": (
         lambda shop: shop.declare(numbers),
@@ -178,28 +178,28 @@ TASKS: dict[str, tuple[Mistake, str]] = {
 def bill(customer: int) -> None: ...
 
 
-SERIAL_OF_EACH = "A key of its own for each job: bill.options(serial=f'customer {customer}').enqueue(…)"
+SERIAL_OF_EACH = "For a different serial per job: bill.options(serial=f'customer {customer}').enqueue(…)"
 KEY_OF_EACH = (
-    "A key of its own for each job: bill.options(key=f'customer {customer}').enqueue(…),"
+    "For a different key per job: bill.options(key=f'customer {customer}').enqueue(…),"
     " or @app.task(unique=lambda customer: customer)"
 )
 PATTERNS: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern": (
         {"serial": "customer-{customer}"},
-        "serial: 'customer-{customer}' is not filled in: all jobs of the task would run one",
+        "serial: placeholders in 'customer-{customer}' are not replaced, so all jobs of the task would run one",
     ),
     "a parameter": ({"serial": "customer"}, f"all jobs of the task would run one at a time. {SERIAL_OF_EACH}"),
     "another pattern": ({"serial": "c{id}"}, SERIAL_OF_EACH),
     "a function": (
         {"serial": lambda customer: customer},
-        f"task 'bill': serial: a function; it is a text. {SERIAL_OF_EACH}",
+        f"task 'bill': serial: a function; give text. {SERIAL_OF_EACH}",
     ),
     "a key, a pattern": (
         {"key": "invoice-{customer}"},
-        f"is not filled in: each job of the task would replace the one before that waits. {KEY_OF_EACH}",
+        f"are not replaced, so each job of the task would replace the waiting one. {KEY_OF_EACH}",
     ),
     "a key, a parameter": ({"key": "customer"}, KEY_OF_EACH),
-    "a key, a function": ({"key": lambda customer: customer}, f"key: a function; it is a text. {KEY_OF_EACH}"),
+    "a key, a function": ({"key": lambda customer: customer}, f"key: a function; give text. {KEY_OF_EACH}"),
     "unique, a pattern": (
         {"unique": "invoice-{customer}"},
         "unique='invoice-{customer}'; available: arguments; give 'arguments', or a function of some of them",
@@ -244,11 +244,11 @@ SEARCHES: dict[str, tuple[Mistake, str]] = {
 ENQUEUES: dict[str, tuple[Mistake, str]] = {
     "a task by its name": (
         lambda shop: shop.any.enqueue("send", "a"),
-        "'send' is no task; give what @app.task made of a function, or a NewJob; by a task's name: app.add_job(name,",
+        "'send' is not a task; give a task declared with @app.task, or a NewJob; to enqueue by a task's name write",
     ),
     "a plain function": (
         lambda shop: shop.any.enqueue(plain, 1),
-        "a function is no task; give what @app.task made of a function",
+        "a function is not a task; give a task declared with @app.task",
     ),
     "a task of another App": (
         lambda shop: shop.any.enqueue(shop.theirs, 1),
@@ -263,7 +263,7 @@ ENQUEUES: dict[str, tuple[Mistake, str]] = {
         "job 1 of the batch: a tuple is not a job; give a NewJob, which task.new_job(…) returns",
     ),
     "a job by text": (lambda shop: shop.any.job("x"), "job_id: a str; give a whole number"),
-    "a job that never was": (lambda shop: shop.any.job(99), "there is no job 99, and there never was"),
+    "a job that never was": (lambda shop: shop.any.job(99), "there never was a job 99"),
 }
 URLS = {
     "postgresql+asyncpg://host/shop": "names a driver, which is not chosen here: leave out '+asyncpg'",
@@ -397,7 +397,7 @@ async def test_a_database_that_does_not_exist_is_to_be_created(postgres_url: str
 async def test_a_result_that_does_not_come_names_the_command_that_says_why() -> None:
     async with App("memory://") as app:
         job = await app.task(name="send")(plain).enqueue(1)
-        answer = f"has not ended within 0.01 s; it goes on. What it waits for: stowhand jobs explain {job.id}"
+        answer = f"has not finished within 0.01 s; it continues. To see why: stowhand jobs explain {job.id}"
         with pytest.raises(TimeoutError, match=re.escape(answer)):
             await job.result(timeout=0.01)
 
@@ -410,15 +410,15 @@ async def test_a_due_job_of_a_name_that_no_worker_has_is_named_when_a_worker_sta
         await app.add_job("snd", {})
         async with app.run_in_background():
             pass
-    answer = "Jobs are due of tasks that no worker has: snd (1); start a worker that has them"
-    assert any(answer in line and "correct their names" in line for line in caplog.messages)
+    answer = "Due jobs of tasks that no worker has: snd (1); start a worker that has these tasks"
+    assert any(answer in line and "correct the names" in line for line in caplog.messages)
 
 
 async def test_a_handle_with_the_task_of_another_job_is_refused() -> None:
     shop = Shop()
     async with shop.app as app:
         job = await shop.send.enqueue("a")
-        with pytest.raises(StowhandError, match=f"job {job.id} is of task 'send', and not of 'keep'"):
+        with pytest.raises(StowhandError, match=f"job {job.id} is of task 'send', not of 'keep'"):
             await app.job(job.id, shop.keep)
         with pytest.raises(UnknownJob):
             await app.job(job.id + 1)
@@ -429,13 +429,13 @@ async def test_jobs_that_are_no_handles_are_gathered_by_their_app() -> None:
     async with shop.app as app:
         jobs: Any = await app.add_jobs([shop.send.new_job("a")])
         assert isinstance(jobs[0], Job)
-        with pytest.raises(StowhandError, match=r"a Job is no handle, .*; app\.gather\(…\) takes jobs and ids"):
+        with pytest.raises(StowhandError, match=r"a Job is not a handle; .*app\.gather\(…\) also takes jobs and ids"):
             await gather(jobs)
 
 
 async def test_ids_are_gathered_by_their_app() -> None:
     ids: Any = [1]
-    with pytest.raises(StowhandError, match=r"an int is no handle, .*; app\.gather\(…\) takes jobs and ids"):
+    with pytest.raises(StowhandError, match=r"an int is not a handle; .*app\.gather\(…\) also takes jobs and ids"):
         await gather(ids)
 
 

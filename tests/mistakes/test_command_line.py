@@ -68,9 +68,9 @@ MISTAKES = {
     "enqueue send {} ada": f"unexpected argument 'ada'{PAYLOAD}",
     # the App
     "worker --app shop:ap": "'shop:ap': shop has no 'ap'; did you mean 'app'?",
-    "worker --app shop.py:app": "'shop.py:app': a module is named, not its file; did you mean 'shop:app'?",
-    "worker shop.py": "'shop.py': a module is named, not its file; did you mean 'shop:app'?",
-    "worker ./mail/shop.py:app": "a module is named, not its file; did you mean 'mail.shop:app'?",
+    "worker --app shop.py:app": "'shop.py:app': give a module, not a file; did you mean 'shop:app'?",
+    "worker shop.py": "'shop.py': give a module, not a file; did you mean 'shop:app'?",
+    "worker ./mail/shop.py:app": "give a module, not a file; did you mean 'mail.shop:app'?",
     "worker shop.app": "'shop.app': no module named 'shop.app'; did you mean 'shop:app'?",
     "worker shpo:app": "'shpo:app': no module named 'shpo'; did you mean 'shop'?",
     "worker shop:send": "'shop:send': a Task, not App; did you mean 'app'?",

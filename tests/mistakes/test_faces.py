@@ -11,7 +11,7 @@ import pytest
 from stowhand import App, gather
 from stowhand.errors import StowhandError
 
-MAIN = "await it in an 'async def main()' that asyncio.run(main()) runs"
+MAIN = "await it in an 'async def main()' run by asyncio.run(main())"
 
 app = App("memory://")
 
@@ -38,12 +38,12 @@ def declare(cron: Any, function: Callable[..., object] = lambda: None) -> Callab
 
 unchecked: Any = app
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "enqueue without await in a def view": (lambda: send.enqueue("x"), f"write send.enqueue_sync(…), or {MAIN}"),
-    "asyncio.run(send.enqueue())": (lambda: asyncio.run(send.enqueue("x")), f"write send.enqueue_sync(…), or {MAIN}"),
-    "gather without await": (lambda: gather([]), f"write app.sync.gather(…), or {MAIN}"),
+    "enqueue without await in a def view": (lambda: send.enqueue("x"), f"Write send.enqueue_sync(…), or {MAIN}"),
+    "asyncio.run(send.enqueue())": (lambda: asyncio.run(send.enqueue("x")), f"Write send.enqueue_sync(…), or {MAIN}"),
+    "gather without await": (lambda: gather([]), f"Write app.sync.gather(…), or {MAIN}"),
     "app.open without await": (lambda: app.open(), f"(app.sync connects by itself), or {MAIN}"),
-    "asyncio.run(app.close())": (lambda: asyncio.run(app.close()), f"write app.sync.close(), or {MAIN}"),
-    "app.get without await": (lambda: app.get(1), f"write app.sync.get(…), or {MAIN}"),
+    "asyncio.run(app.close())": (lambda: asyncio.run(app.close()), f"Write app.sync.close(), or {MAIN}"),
+    "app.get without await": (lambda: app.get(1), f"Write app.sync.get(…), or {MAIN}"),
     "enqueue_sync in a coroutine": (in_a_loop(lambda: send.enqueue_sync("x")), "write await send.enqueue(…)"),
     "app.sync in a coroutine": (in_a_loop(lambda: app.sync.counts()), "write await app.counts(…)"),
     "arguments to a NewJob": (

@@ -93,5 +93,5 @@ def test_an_outcome_in_a_task_group_is_an_error_like_any_other() -> None:
 @pytest.mark.parametrize("option", ["retry_on", "give_up_on"])
 def test_an_outcome_in_the_rules_for_errors_is_refused(option: str) -> None:
     rules: dict[str, Any] = {option: (ConnectionError, Retry)}
-    with pytest.raises(ConfigurationError, match=f"{option}: Retry is an outcome, and no error; leave it out"):
+    with pytest.raises(ConfigurationError, match=f"{option}: Retry is an outcome, not an error; leave it out"):
         App(store=MemoryStore()).task(**rules)(asyncio.sleep)

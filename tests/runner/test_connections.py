@@ -67,7 +67,7 @@ async def test_a_callback_borrows_a_connection_and_its_result_is_returned(postgr
 async def test_a_callback_that_is_not_asynchronous_is_refused_in_an_async_task(postgres_url: str) -> None:
     async def task(payload: Any, helpers: Helpers) -> None:
         never_awaited: Any = lambda connection: None  # noqa: E731
-        with pytest.raises(ConfigurationError, match="an async task gives an async callback"):
+        with pytest.raises(ConfigurationError, match="pass an async function in an async task"):
             await helpers.with_pg_client(never_awaited)
         assert await helpers.query("select 1 as n") == [{"n": 1}], "the connection went back whole"
 
@@ -181,7 +181,7 @@ async def test_a_synchronous_task_has_blocking_twins(postgres_url: str) -> None:
             await connection.execute("delete from mine")
 
         never_awaited: Any = later
-        with pytest.raises(Misuse, match="a def task gives a def callback"):
+        with pytest.raises(Misuse, match="pass a plain function in a def task"):
             helpers.with_pg_client(never_awaited)
         got.append(helpers.query("select count(*) as n from mine"))
 

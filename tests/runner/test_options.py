@@ -83,9 +83,7 @@ def test_without_any_store_the_message_names_all_four_ways(surroundings: Path) -
 
 def test_an_ignored_database_url_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "mysql://somewhere/shop")
-    assert mistakes(task_list=TASKS) == [
-        f"{NO_STORE}; DATABASE_URL does not name a PostgreSQL database and was left alone"
-    ]
+    assert mistakes(task_list=TASKS) == [f"{NO_STORE}; DATABASE_URL does not name a PostgreSQL database and is ignored"]
 
 
 async def test_errors_name_the_called_function() -> None:

@@ -156,7 +156,7 @@ def test_tasks_with_timeouts_longer_than_the_grace_are_named() -> None:
     settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
     said = grace_warning(registry, settings.worker.grace, "--grace")
     assert said is not None
-    assert said.startswith("A stop leaves running jobs 5m (--grace)")
+    assert said.startswith("When the worker stops, running jobs have 5m to finish (--grace)")
     assert said.endswith(": import_all (10m)")
     assert grace_warning(Registry(), settings.worker.grace, "--grace") is None
 

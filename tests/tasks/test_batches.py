@@ -106,7 +106,7 @@ def test_a_list_of_another_length_is_a_success_with_a_warning(returned: list[Any
     assert judge([1, 2, 3], returned, warnings.append) == Complete(returned)
     (warning,) = warnings
     assert warning.startswith(f"returned a list of {len(returned)} for a payload of 3 elements, ")
-    assert warning.endswith("the job counts as done")
+    assert warning.endswith("the job counts as completed")
 
 
 def test_awaitables_in_the_list_are_awaited_side_by_side() -> None:

@@ -117,7 +117,7 @@ def test_methods_of_objects_partials_and_objects_that_can_be_called_are_tasks(
 )
 def test_what_has_no_name_says_what_to_write(function: Any, kind: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"a {kind} has no name for its jobs: write a def, or give one, app\.task\(name='…'\)"
+        ConfigurationError, match=rf"a {kind} has no name; write a def, or give a name: app\.task\(name='…'\)"
     ):
         App("memory://").task(function)
 

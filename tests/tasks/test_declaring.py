@@ -100,7 +100,7 @@ async def async_generator() -> AsyncIterator[int]:
         (star, r"parameter \*args: 'int': a payload names its arguments; take a list"),
         (double_star, r"parameter \*\*kwargs: 'int': name the parameters, or take the whole object"),
         (positional_only, "positional-only"),
-        (file, "parameter 'handle': .*Thread.*: not a type that JSON can be read as; take plain values"),
+        (file, "parameter 'handle': .*Thread.*: JSON cannot be read as this type; take plain values"),
         (unresolved, "parameter 'a': annotation 'Nowhere' cannot be resolved"),
         (generator, "generator is a generator: a task returns once"),
         (async_generator, "async_generator is a generator: a task returns once"),
@@ -282,10 +282,10 @@ class Mailer:
 
 
 def test_a_method_is_no_task_for_no_payload_brings_its_self(app: App) -> None:
-    with pytest.raises(ConfigurationError, match="task 'send': a method of Mailer, whose 'self' no payload can bring"):
+    with pytest.raises(ConfigurationError, match="task 'send': a method of Mailer, and a payload has no 'self'"):
         app.task(Mailer.send)
     assert app.task(Mailer.post).name == "post"
-    with pytest.raises(ConfigurationError, match="task 'x': a method of Mailer, whose 'self'"):
+    with pytest.raises(ConfigurationError, match="task 'x': a method of Mailer, and a payload has no 'self'"):
         app.task(name="x")(functools.partial(Mailer.send))
 
 
@@ -325,5 +325,5 @@ def test_what_is_no_connection_is_named_in_full_with_what_to_hand_over(tmp_path:
 
 
 def test_what_is_not_written_in_python_is_refused_with_its_task_and_what_to_do(app: App) -> None:
-    with pytest.raises(ConfigurationError, match=r"task 'most': .* wrap it in a function"):
+    with pytest.raises(ConfigurationError, match=r"task 'most': .* wrap it in a Python function"):
         app.task(name="most")(max)

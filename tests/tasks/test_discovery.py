@@ -1,4 +1,4 @@
-"""A folder of tasks: what becomes a task, what is passed over, and what is an error."""
+"""A folder of tasks: what becomes a task, what is skipped, and what is an error."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_what_is_shared_hidden_or_cached_is_no_task_and_nobody_is_told(tmp_path:
     assert (names(folder), folder.skipped_files) == (["a"], ())
 
 
-def test_what_cannot_be_a_task_is_passed_over_with_the_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_a_task_is_skipped_with_the_reason(tmp_path: Path) -> None:
     write(tmp_path, {"a.py": TASK, "2fast.py": "1/0", "with space.py": "1/0", "notes.txt": "", "no.no/b.py": "1/0"})
     folder = read_folder(tmp_path)
     assert names(folder) == ["a"]
     assert folder.skipped_files == (
-        "2fast.py: passed over, '2fast' is no task name; letters, digits, _ and -, a letter first",
-        "no.no: passed over, 'no.no' is no task name; letters, digits, _ and -, a letter first",
-        "notes.txt: passed over, neither a Python file nor executable; chmod +x makes it a task",
-        "with space.py: passed over, 'with space' is no task name; letters, digits, _ and -, a letter first",
+        "2fast.py: skipped: '2fast' is not a task name; use letters, digits, _ and -, a letter first",
+        "no.no: skipped: 'no.no' is not a task name; use letters, digits, _ and -, a letter first",
+        "notes.txt: skipped: neither a Python file nor executable; to make it a task, run chmod +x",
+        "with space.py: skipped: 'with space' is not a task name; use letters, digits, _ and -, a letter first",
     )
 
 
@@ -79,10 +79,10 @@ def test_nothing_is_taken_from_outside_of_the_folder(tmp_path: Path) -> None:
     folder = read_folder(root)
     assert names(folder) == ["a", "alias", "inner/b"]
     assert folder.skipped_files == (
-        "dangling.py: passed over, a link that leads nowhere",
-        f"evil.py: passed over, it leads out of the folder, to {outside / 'evil.py'}",
-        "loop: passed over, a link to a folder",
-        f"more: passed over, it leads out of the folder, to {outside / 'more'}",
+        "dangling.py: skipped: a broken link",
+        f"evil.py: skipped: a link to a file outside the folder, {outside / 'evil.py'}",
+        "loop: skipped: a link to a folder",
+        f"more: skipped: a link to a file outside the folder, {outside / 'more'}",
     )
 
 
@@ -92,9 +92,9 @@ def test_what_every_user_may_write_to_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "open_folder").chmod(0o777)
     folder = read_folder(tmp_path)
     assert names(folder) == ["a"]
-    assert [line.partition(",")[0] for line in folder.skipped_files] == [
-        "open.py: passed over",
-        "open_folder: passed over",
+    assert [line.partition(":")[0] for line in folder.skipped_files] == [
+        "open.py: skipped",
+        "open_folder: skipped",
     ]
     assert "chmod o-w" in folder.skipped_files[0]
     tmp_path.chmod(0o777)
@@ -119,8 +119,8 @@ def test_every_broken_file_is_reported_at_once_with_its_line(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError) as caught:
         read_folder(tmp_path)
     assert str(caught.value).splitlines() == [
-        f"{tmp_path}: not every task can be loaded",
-        "empty.py: no function named empty, task, main in it",
+        f"{tmp_path}: some tasks cannot be loaded",
+        "empty.py: it has no function named empty or task or main",
         f"leaves.py: SystemExit: 3 ({tmp_path}/leaves.py, line 1)",
         f"raises.py: ValueError: no ({tmp_path}/raises.py, line 3)",
         f"stars.py: task 'stars': parameter **named: {NAMED}",
@@ -136,7 +136,8 @@ def test_a_folder_without_tasks_is_an_error_that_shows_what_one_looks_like(
 ) -> None:
     write(tmp_path, files)
     with pytest.raises(
-        ConfigurationError, match=r"no tasks in this folder; hello.py with 'def hello\(payload, helpers\)'"
+        ConfigurationError,
+        match=r"no tasks in this folder; create one, such as hello.py with 'def hello",
     ):
         read_folder(tmp_path)
 

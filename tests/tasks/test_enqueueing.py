@@ -127,11 +127,11 @@ def test_a_context_without_annotation_is_named_where_an_argument_is_missing() ->
     @App(store=MemoryStore()).task
     def notify(ctx, to): ...  # type: ignore[no-untyped-def]
 
-    hint = "; the worker gives 'ctx' only where it is annotated: `ctx: Context`"
+    hint = "; the worker passes 'ctx' only if it is annotated: `ctx: Context`"
     with pytest.raises(InvalidJob) as refused:
         notify.new_job("ann")
     assert str(refused.value) == f"task 'notify': missing argument 'to'{hint}"
-    with pytest.raises(PayloadMismatch, match="missing argument 'ctx'; the worker gives 'ctx' only where"):
+    with pytest.raises(PayloadMismatch, match="missing argument 'ctx'; the worker passes 'ctx' only if"):
         notify.definition.shape.read('{"to":"ann"}')
 
 
@@ -196,7 +196,7 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at: 2030-01-01T00:00:00 has no time zone",
         ),
-        ({"key_mode": "replace"}, "key_mode: means nothing without a key"),
+        ({"key_mode": "replace"}, "key_mode: has no effect without a key"),
         ({"flags": "x"}, "flags: a str; give a list of names"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
 
 
 def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
-    with pytest.raises(InvalidJob, match=r"a dict is no task; give what @app\.task made of a function, or a NewJob"):
+    with pytest.raises(InvalidJob, match=r"a dict is not a task; give a task declared with @app\.task, or a NewJob"):
         run(lambda: app.enqueue({"task": "send"}))  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="job 2 of the batch: an int is not a job"):
         run(lambda: app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]

@@ -108,7 +108,7 @@ def test_any_executable_file_is_a_task_by_its_name_without_ending(tmp_path: Path
     folder = read_folder(tmp_path)
     assert sorted(one.name for one in folder.tasks) == ["a", "hello", "mail/send", "plain"]
     assert folder.skipped_files == (
-        "notes.md: passed over, neither a Python file nor executable; chmod +x makes it a task",
+        "notes.md: skipped: neither a Python file nor executable; to make it a task, run chmod +x",
     )
 
 
@@ -122,7 +122,7 @@ def test_a_python_file_that_is_executable_is_still_imported(tmp_path: Path) -> N
 def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path: Path) -> None:
     write(tmp_path, "hello.py", "def hello(payload): ...", 0o644)
     write(tmp_path, "hello.sh", SH)
-    with pytest.raises(ConfigurationError, match=r"hello.sh: hello.py is the task 'hello' too; give one"):
+    with pytest.raises(ConfigurationError, match=r"hello.sh: hello.py is also the task 'hello'; rename one"):
         read_folder(tmp_path)
 
 
@@ -261,7 +261,7 @@ def test_a_signal_is_named(tmp_path: Path, heard: Heard) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
-        ("#!/no/such/ruby -w\n", 0o755, "its first line names /no/such/ruby, which is not on this machine"),
+        ("#!/no/such/ruby -w\n", 0o755, "its first line names /no/such/ruby, which is not installed on this machine"),
         ("echo no first line", 0o755, "a script begins with a line such as #!/bin/sh"),
         (SH, 0o644, "Permission denied"),
     ],

@@ -131,7 +131,7 @@ def test_a_task_that_takes_no_failure_is_refused_at_import(
 
     with pytest.raises(ConfigurationError, match=f"task 'send': on_failure='{function.__name__}'") as refused:
         declare()
-    assert "let it take (payload: Failure), or parameters of these names: job_id, task, arguments" in str(refused.value)
+    assert "declare it with (payload: Failure), or with parameters of these names: job_id" in str(refused.value)
 
 
 def lambda_of(name: str) -> Callable[[], None]:
@@ -144,7 +144,7 @@ def lambda_of(name: str) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (3, "task 'send': on_failure=an int; give what @app.task makes of a function"),
+        (3, "task 'send': on_failure=an int; give a task declared with @app.task"),
         (lambda_of("plain"), "task 'send': on_failure=a function"),
         ("two\nlines", "task 'send': on_failure"),
         ("jobs:purge_completed", "task 'send': on_failure: 'jobs:purge_completed' is a built-in task"),

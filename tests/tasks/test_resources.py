@@ -115,14 +115,14 @@ def test_whether_a_factory_is_asynchronous_is_seen_without_calling_it(
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (connected, "connected gives a coroutine, and is no context manager: put @asynccontextmanager"),
-        (yields, "yields yields, and is no context manager: put @contextmanager above it"),
-        (yields_later, "yields_later yields, and is no context manager: put @asynccontextmanager above it"),
-        (unknown, "unknown shows no context manager: decorate it"),
-        (odd, "odd shows no context manager"),
-        (addressed, "addressed is called without arguments (missing a required argument: 'url'): give it them with"),
-        (int, "int shows no context manager"),
-        (lambda: Model(), "<lambda> shows no context manager"),
+        (connected, "connected returns a coroutine and is not a context manager; put @asynccontextmanager"),
+        (yields, "yields yields and is not a context manager; put @contextmanager above it"),
+        (yields_later, "yields_later yields and is not a context manager; put @asynccontextmanager above it"),
+        (unknown, "unknown cannot be recognized as a context manager; decorate it"),
+        (odd, "odd cannot be recognized as a context manager"),
+        (addressed, "addressed is called without arguments (missing a required argument: 'url'); bind them with"),
+        (int, "int cannot be recognized as a context manager"),
+        (lambda: Model(), "<lambda> cannot be recognized as a context manager"),
     ],
 )
 def test_a_factory_that_gives_no_context_manager_is_refused_at_the_import_by_task_and_parameter(
@@ -137,7 +137,7 @@ def test_a_factory_that_gives_no_context_manager_is_refused_at_the_import_by_tas
 
 
 def test_what_is_open_already_is_no_factory() -> None:
-    for given, words in ((Model(), "without calling it"), (3, "an int is no function")):
+    for given, words in ((Model(), "without calling it"), (3, "an int is not a function")):
         with pytest.raises(ConfigurationError, match=words):
             resource(given)  # type: ignore[call-overload]
 
@@ -147,7 +147,7 @@ def test_a_resource_is_given_by_name_alone() -> None:
 
     async def send(to: str, mailer: Mailer = resource(open_mailer)) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"task 'send': parameter 'mailer': .* write it behind a \*"):
+    with pytest.raises(ConfigurationError, match=r"task 'send': parameter 'mailer': .* write it after a \*"):
         app.task(send)
 
 
@@ -157,7 +157,7 @@ def test_a_def_task_cannot_have_what_is_opened_asynchronously(executor: Any) -> 
 
     def send(to: str, *, mailer: Mailer = resource(open_mailer)) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="resource open_mailer is opened asynchronously, and a def task"):
+    with pytest.raises(ConfigurationError, match="resource open_mailer is opened asynchronously, so a def task"):
         app.task(executor=executor)(send)
 
 
@@ -170,7 +170,7 @@ def test_callers_leave_it_out() -> None:
 
     assert send.new_job("x").payload == '{"to":"x"}'
     for kwargs in ({"mailer": Mailer()}, {"mailer": None}):
-        with pytest.raises(InvalidJob, match="argument 'mailer' is a resource, which the worker opens: leave it out"):
+        with pytest.raises(InvalidJob, match="argument 'mailer' is a resource, which the worker opens; leave it out"):
             send.new_job("x", **kwargs)
     with pytest.raises(InvalidJob, match="unexpected argument 'mailer'"):
         app.registry.new_job("send", {"to": "x", "mailer": 1}, {})

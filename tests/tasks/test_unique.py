@@ -123,11 +123,11 @@ def test_an_explicit_key_beside_it_is_refused(app: App) -> None:
         lambda: app.registry.with_declaration(NewJob(task="send", payload='{"to":"x"}', key="mine")),
     ]
     for call in calls:
-        with pytest.raises(InvalidJob, match="task 'send' is unique"):
+        with pytest.raises(InvalidJob, match="unique computes the keys of task 'send'"):
             call()
-    with pytest.raises(ConfigurationError, match="task 'send' is unique"):
+    with pytest.raises(ConfigurationError, match="unique computes the keys of task 'send'"):
         app.cron("* * * * *", send, {"to": "x"}, key="mine")
-    with pytest.raises(ConfigurationError, match="task 'send' is unique"):
+    with pytest.raises(ConfigurationError, match="unique computes the keys of task 'send'"):
         declared(parse_crontab('* * * * * send ?jobKey=mine {"to": "x"}'), app.registry)
 
 
@@ -136,7 +136,7 @@ def test_an_explicit_key_beside_it_is_refused(app: App) -> None:
     [
         ("argument", "task 'send': unique='argument'; did you mean 'arguments'"),
         (True, "task 'send': unique=a bool"),
-        (lambda two: two, "the function takes two, which is no argument of the task; it may take some of: to"),
+        (lambda two: two, "the function takes two, which is not an argument of the task; it may take: to"),
         (lambda *to: to, "the function takes \\*to"),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_wrong_period_is_refused_at_import(app: App, period: Any, complaint: s
 
     with pytest.raises(ConfigurationError, match=complaint):
         app.task(unique="arguments", unique_period=period)(send)
-    with pytest.raises(ConfigurationError, match="unique_period means nothing without unique"):
+    with pytest.raises(ConfigurationError, match="unique_period has no effect without unique"):
         app.task(unique_period="1h")(send)
     with pytest.raises(InvalidJob, match="no option 'unique_period'"):
         app.task(send).options(unique_period="1h")  # type: ignore[call-arg]
@@ -170,7 +170,7 @@ def test_a_wrong_period_is_refused_at_import(app: App, period: Any, complaint: s
 def test_a_key_beside_it_and_a_default_without_json_are_refused_at_import(app: App) -> None:
     def send(to: str = "x", how: Any = object) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="leave out key, or unique"):
+    with pytest.raises(ConfigurationError, match="give key or unique, not both"):
         app.task(unique=lambda to: to, key="mine")(send)
     with pytest.raises(ConfigurationError, match="the default of 'how'"):
         app.task(unique="arguments")(send)
@@ -181,7 +181,7 @@ def test_a_function_that_says_nothing_or_raises_makes_no_job(app: App, wrong: Ca
     @app.task(unique=wrong)
     def send(to: str) -> None: ...
 
-    with pytest.raises(InvalidJob, match="task 'send': its function unique"):
+    with pytest.raises(InvalidJob, match="task 'send': the function of unique"):
         send.new_job("x")
 
 

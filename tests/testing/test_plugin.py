@@ -55,7 +55,7 @@ def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
         ("stowhand_app = shop:ap", "stowhand_app: 'shop:ap': shop has no 'ap'; did you mean 'app'?; write"),
         ("stowhand_app = shop:count", "an int, not App; did you mean 'app'?"),
         ("stowhand_app = shopp:app", "no module named 'shopp'; did you mean 'shop'?"),
-        ("stowhand_app = ./shop.py", "a module is named, not its file"),
+        ("stowhand_app = ./shop.py", "give a module, not a file"),
         (
             "stowhand_app = broken:app",
             "failed: ZeroDivisionError: division by zero (broken.py, line 3)\n",

@@ -105,7 +105,7 @@ async def test_each_action_changes_the_job(store_at: Stores) -> None:
         assert lines["cancel"] == [f"Cancel {ids['cancel']}: done"]
         assert lines["fail"] == [f"Fail {ids['fail']}: done (it is failed)"]
         (line,) = await desk.said(await desk.act("fail", ids["fail"]))
-        assert line == f"Fail {ids['fail']}: done (it has failed already; its error is new)"
+        assert line == f"Fail {ids['fail']}: done (it had already failed; its error was replaced)"
         desk.told.pop()
         assert lines["reschedule"] == [f"Reschedule {ids['reschedule']}: done (it is queued)"]
         rows = {name: await desk.store.jobs.get(job_id) for name, job_id in ids.items()}

@@ -172,12 +172,12 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
     [
         ({"retry_on": "OSError"}, r"retry_on: a str given \('OSError'\); give exception types: ConnectionError, or \("),
         ({"retry_on": OSError("x")}, "retry_on: an OSError given"),
-        ({"give_up_on": (KeyError, int)}, "give_up_on: int is no exception type"),
-        ({"retry_on": ()}, "retry_on: no exception type given; nothing would be tried again: write max_attempts=1"),
+        ({"give_up_on": (KeyError, int)}, "give_up_on: int is not an exception type"),
+        ({"retry_on": ()}, "retry_on: no exception type given; to retry nothing, write max_attempts=1"),
         ({"give_up_on": []}, "give_up_on: no exception type given; leave it out"),
-        ({"retry_on": ConnectionError, "give_up_on": OSError}, r"ConnectionError is in give_up_on too \(OSError\)"),
-        ({"retry_on": Poison}, "retry_on: Poison is never tried again; leave it out"),
-        ({"retry_on": InvalidJob}, "retry_on: InvalidJob is never tried again; leave it out"),
+        ({"retry_on": ConnectionError, "give_up_on": OSError}, r"ConnectionError is also in give_up_on \(OSError\)"),
+        ({"retry_on": Poison}, "retry_on: Poison is never retried; leave it out"),
+        ({"retry_on": InvalidJob}, "retry_on: InvalidJob is never retried; leave it out"),
         ({"retry_om": OSError}, "no task option 'retry_om'; did you mean 'retry_on'"),
         ({"backoff": lambda: 1}, r"backoff: takes \(\); write backoff\(attempt\) or backoff\(attempt, error\)"),
         (

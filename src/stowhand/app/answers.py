@@ -52,7 +52,7 @@ async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = N
     def answer(job: Job) -> Answer:
         is_new = job.finished_at == job.updated_at
         return Answer(
-            job.id, ActionResult.DONE, "it is failed" if is_new else "it has failed already; its error is new"
+            job.id, ActionResult.DONE, "it is failed" if is_new else "it had already failed; its error was replaced"
         )
 
     return await answers_of(store, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), answer)
@@ -79,7 +79,7 @@ async def reschedule(
 def _not_failed(job_id: int, job: Job | None) -> Answer:
     if job is None:
         return Answer(job_id, ActionResult.MISSING)
-    return Answer(job_id, ActionResult.REFUSED, f"it is {job.state.value} by now")
+    return Answer(job_id, ActionResult.REFUSED, f"it is now {job.state.value}")
 
 
 def _skipped(job_id: int, job: Job | None) -> Answer:
@@ -89,8 +89,8 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
     if job.state is State.PROCESSING:
         return Answer(job_id, ActionResult.REFUSED, f"it is running, held by {job.worker}")
     if job.state in (State.COMPLETED, State.CANCELED):
-        return Answer(job_id, ActionResult.REFUSED, f"it is {job.state} already")
+        return Answer(job_id, ActionResult.REFUSED, f"it is already {job.state}")
     if is_step(job.task, job.key):
-        refusal = "it is a step of a flow: completed by hand, it would leave out the next queue"
+        refusal = "it is a step of a flow; completing it by hand would skip the next queue"
         return Answer(job_id, ActionResult.REFUSED, refusal)
     return Answer(job_id, ActionResult.REFUSED, "it was running; try again")

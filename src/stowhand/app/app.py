@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _REFUSED_IN_IMMEDIATE = (
-    "enqueue_in within app.immediate(): a job runs after the commit of the transaction that it is part of, and not at"
-    " once. In a test with the fixture `jobs`, jobs.drain() runs it then; or enqueue it after the commit:"
+    "enqueue_in is not allowed within app.immediate(), because a job runs after the commit of its transaction. Use the"
+    " fixture `jobs`, and call jobs.drain() after the commit; or enqueue the job after the commit:"
     " await task.enqueue(…), task.enqueue_sync(…)"
 )
 
@@ -153,7 +153,7 @@ class App:
     # -- declaring -------------------------------------------------------------------------------
 
     @overload
-    def task(  # type: ignore[overload-overlap]  # the more exact one stands first
+    def task(  # type: ignore[overload-overlap]  # the more specific overload comes first
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> ContextTask[P, R, Coroutine[Any, Any, R]]: ...
     @overload
@@ -210,7 +210,7 @@ class App:
                 definition = define(function, name, cast("TaskOptions", options))
                 is_replaced = definition.name in self.registry
                 self.registry.add(definition)
-            if is_replaced:  # a cell of a notebook is run again, which declares what recurs again, too
+            if is_replaced:  # a cell of a notebook runs again, and declares its recurring items again
                 self.cron_items = tuple(item for item in self.cron_items if item.identifier != definition.name)
             kind = ContextTask if definition.shape.injected.context is not None else Task
             task: Task[..., Any, Any] | ContextTask[..., Any, Any] = kind(definition, self)
@@ -283,9 +283,9 @@ class App:
 
         """
         self.discover()
-        with ExitStack() as replaced:
-            for one in self.registry.resources_made_by(factory):
-                replaced.enter_context(one.replaced(value))
+        with ExitStack() as stack:
+            for resource in self.registry.resources_made_by(factory):
+                stack.enter_context(resource.replaced(value))
             yield
 
     # -- enqueueing ------------------------------------------------------------------------------
@@ -336,8 +336,8 @@ class App:
         @needs_loop("app.sync.enqueue_and_wait(task, …)")
         async def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
             """Enqueue a job and wait for its result, like ``Task.enqueue_and_wait``."""
-            known = read_task(task, self, "enqueue_and_wait(task, …)")
-            return await known.enqueue_and_wait(*args, timeout=timeout, **kwargs)
+            declared_task = read_task(task, self, "enqueue_and_wait(task, …)")
+            return await declared_task.enqueue_and_wait(*args, timeout=timeout, **kwargs)
 
     @needs_loop("app.sync.enqueue_many(…)")
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> builtins.list[int]:
@@ -489,7 +489,7 @@ class App:
                 task.shape.check(checked.payload)
         return checked
 
-    # -- reading and changing jobs; the parts of the open store have all other methods ----------------
+    # -- reading and changing jobs; the parts of the open store have further methods ------------------
 
     get = StoreMethod(Producer.get)
     list = StoreMethod(Inspector.list)
@@ -578,24 +578,24 @@ class App:
         after its time. Nothing is retried. ``enqueue_in`` raises ConfigurationError, because a job would run before the
         commit.
         """
-        before, self._immediate = self._immediate, ImmediateRunner(self)
+        previous, self._immediate = self._immediate, ImmediateRunner(self)
         try:
             store = store_at(MEMORY_URL, StoreOptions())
             with self._kept_in(lambda: store):
                 yield
         finally:
-            self._immediate = before
+            self._immediate = previous
 
     @contextmanager
     def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[None]:
-        before = self._stores, self.handled
+        previous = self._stores, self.handled
         self._stores = LoopStores(make, self._traced)
         self.handled = self._new_handled_jobs(self._stores)
         try:
             yield
         finally:
             self.handled.leave()
-            self._stores, self.handled = before
+            self._stores, self.handled = previous
 
     def _traced(self, store: QueueStore) -> QueueStore:
         return traced(store, self.traces)
@@ -723,7 +723,7 @@ def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> It
         for job in jobs:
             yield check(job)
             number += 1
-    except InvalidJob as error:  # also from the source itself, while it makes the job of this number
+    except InvalidJob as error:  # the iterable may raise it too, while it makes this job
         raise InvalidJob(f"job {number} of the batch: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Running the due jobs of an App at once, in tests, with a worker that stops when none is due."""
+"""Runs the due jobs of an App in tests, with a worker that stops when none is due."""
 
 from __future__ import annotations
 
@@ -106,15 +106,12 @@ class Drain:
     async def run(self, limit: int) -> list[RecordedAttempt]:
         """Run the due jobs and the jobs that they enqueue, at most ``limit``."""
         ran = self._recorder.ran = []
-        around = MiddlewareChain(middleware=(self._watched, *self._app.registry.middleware.middleware)).wrap(
-            self._inner
-        )
+        chain = MiddlewareChain(middleware=(self._watched, *self._app.registry.middleware.middleware))
+        hooks = {} if self._retries else {"policy": self._once}
+        handler = HandlerWithoutResources(chain.wrap(self._inner), **hooks)
         options = msgspec.structs.replace(self._options, max_jobs=limit)
-        store, bare = (
-            await self._app.open(),
-            HandlerWithoutResources(around, **{} if self._retries else {"policy": self._once}),
-        )
-        await Worker(store, bare, options, events=self._events, clock=self._clock).run()
+        store = await self._app.open()
+        await Worker(store, handler, options, events=self._events, clock=self._clock).run()
         return ran
 
     async def aclose(self) -> None:
@@ -157,7 +154,7 @@ class ImmediateRunner:
                 raise attempt.error
         if len(ran) >= limit:
             raise RuntimeError(
-                f"{MAX_JOBS_PER_DRAIN} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?"
+                f"{MAX_JOBS_PER_DRAIN} jobs followed one enqueued job; {ran[-1].job.task!r} may enqueue itself forever"
             )
 
     async def ran(self, enqueued: Sequence[Job]) -> list[Job]:
@@ -203,8 +200,8 @@ class RecurringItems:
         if self._agenda.items:
             store = await self._app.open()
             await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
-            entering = TickWriter(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
-            await entering.enter(self._agenda.due(now), now)
+            writer = TickWriter(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
+            await writer.enter(self._agenda.due(now), now)
             self._agenda.done_until(this_minute(now) + MINUTE)
 
 

@@ -33,8 +33,8 @@ class LoopStores:
         loop = asyncio.get_running_loop()
         opening = self._stores.get(loop)
         if opening is None:
-            for loop_closed in [one for one in self._stores if one.is_closed()]:
-                del self._stores[loop_closed]
+            for closed_loop in [other_loop for other_loop in self._stores if other_loop.is_closed()]:
+                del self._stores[closed_loop]
             opening = self._stores[loop] = loop.create_task(self._connect(install=install))
         elif opening.done() and not opening.cancelled() and opening.exception() is None:
             return opening.result()
@@ -73,6 +73,6 @@ class LoopStores:
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
-            await store.close()  # half-open connections must not stay behind
+            await store.close()  # some connections may be open already
             raise
         return store

@@ -113,12 +113,12 @@ def claimed_tasks(
         if name not in registry and name not in BUILT_IN_TASKS:
             raise UnknownTask(f"no task {name!r}{suggest(name, (*registry.names, *BUILT_IN_TASKS))}")
     if tasks is None:
-        chosen = (*registry.names, *(() if lent else BUILT_IN_TASKS))
+        names = (*registry.names, *(() if lent else BUILT_IN_TASKS))
     else:
-        chosen = tuple(name for name in (*registry.names, *BUILT_IN_TASKS) if name in tasks)
-    remaining = tuple(name for name in chosen if name not in exclude_tasks)
+        names = tuple(name for name in (*registry.names, *BUILT_IN_TASKS) if name in tasks)
+    remaining = tuple(name for name in names if name not in exclude_tasks)
     if exclude_tasks and not remaining and tasks != ():
-        raise ConfigurationError("task, exclude_task: no task is left to claim; name others")
+        raise ConfigurationError("task, exclude_task: they exclude every task; leave out some of the names")
     return remaining
 
 

@@ -62,16 +62,16 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
         return f"the App of {self.app}" if self.app != "App" else "App"
 
 
-def same_store(one: str, other: str, environ: Mapping[str, str]) -> bool:
+def same_store(url: str, other: str, environ: Mapping[str, str]) -> bool:
     """Return whether two URLs name the same file, database (host, port and name) or store server."""
-    if one == other:
+    if url == other:
         return True
-    schemes = {scheme_of(one), scheme_of(other)}
+    schemes = {scheme_of(url), scheme_of(other)}
     if schemes == {"sqlite"}:
-        return _file(one) == _file(other)
+        return _file(url) == _file(other)
     if schemes == {"postgresql"}:
-        return _database(one, environ) == _database(other, environ)
-    return len(schemes) == 1 and one.rstrip("/") == other.rstrip("/")
+        return _database(url, environ) == _database(other, environ)
+    return len(schemes) == 1 and url.rstrip("/") == other.rstrip("/")
 
 
 def _file(url: str) -> Path:
@@ -93,5 +93,5 @@ def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
 def _login() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # no such user: a container with a number alone
+    except (OSError, KeyError):  # no such user: in a container the user may be only a number
         return ""

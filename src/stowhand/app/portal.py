@@ -27,7 +27,7 @@ S = TypeVar("S")
 EXIT_TIMEOUT_SECONDS = 2.0
 """Time for connections to close when the program exits."""
 ITEMS_PER_CHUNK = 500
-"""Items that the calling thread hands over at a time."""
+"""Number of items that the calling thread passes at a time."""
 
 
 class SyncFacade(Protocol):
@@ -72,12 +72,12 @@ class SyncMethod(Generic[P, T]):
 class Portal:
     """Runs coroutines of any number of threads on its own event loop, which starts with the first of them.
 
-    ``farewell``: the last coroutine before the loop ends, also at the exit of the program. Unlike a portal of anyio it
-    survives a fork, produces items in the calling thread, and needs no block around it.
+    ``on_close`` is called before the loop ends, also when the program exits. Unlike a portal of anyio this one survives
+    a fork, produces items in the calling thread, and needs no block around it.
     """
 
-    def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._farewell = farewell
+    def __init__(self, on_close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._on_close = on_close
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -87,7 +87,7 @@ class Portal:
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], replacement: str) -> T:
         """Make the coroutine on the portal's loop and wait for what it returns or raises.
 
-        ``instead``: what to write in an event loop, which would stand still meanwhile. Raises Misuse there.
+        ``replacement``: what to write in an event loop, which the call would block. Raises Misuse there.
         """
         _refuse_loop(replacement)
         return _wait(self._start(start))
@@ -97,20 +97,20 @@ class Portal:
     ) -> T:
         """Run a coroutine like ``run`` that consumes items, which the calling thread produces.
 
-        So a generator may use objects of its thread, such as a database cursor or its transaction.
+        A generator may therefore use objects of its thread, such as a database cursor or its transaction.
         """
         _refuse_loop(replacement)
-        remaining = iter(items)  # first: if it cannot be iterated, no coroutine may be waiting for it
+        remaining = iter(items)  # before the coroutine starts, because it may raise
         requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
-        running = self._start(lambda: start(_requested_items(requests)))
-        running.add_done_callback(lambda _: requests.put(None))
+        future = self._start(lambda: start(_requested_items(requests)))
+        future.add_done_callback(lambda _: requests.put(None))
         try:
             while (request := requests.get()) is not None:
-                _answer(request, remaining)
+                _send_chunk(request, remaining)
         except BaseException:
-            running.cancel()
+            future.cancel()
             raise
-        return _wait(running)
+        return _wait(future)
 
     def forked(self) -> None:
         """Forget loop and lock in a forked child, which does not have their threads."""
@@ -118,7 +118,7 @@ class Portal:
         self._loop = self._thread = None
 
     def close(self) -> None:
-        """Run ``farewell`` and stop the loop. Idempotent; a later ``run`` starts a new loop."""
+        """Call ``on_close`` and stop the loop. Idempotent; a later ``run`` starts a new loop."""
         self._end(None)
 
     def _end(self, timeout: float | None) -> None:
@@ -128,7 +128,7 @@ class Portal:
         if loop is None or thread is None:
             return
         try:
-            asyncio.run_coroutine_threadsafe(_await(self._farewell), loop).result(timeout)
+            asyncio.run_coroutine_threadsafe(_await(self._on_close), loop).result(timeout)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout)
@@ -139,10 +139,10 @@ class Portal:
             self._end(EXIT_TIMEOUT_SECONDS)
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        loop = self._running()
+        loop = self._running_loop()
         return asyncio.run_coroutine_threadsafe(_await(start), loop)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -164,29 +164,29 @@ def _refuse_loop(replacement: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise Misuse(f"called inside a running event loop, which would stand still: write {replacement}")
+    raise Misuse(f"called inside a running event loop, which it would block; write {replacement}")
 
 
-def _wait(running: Future[T]) -> T:
+def _wait(future: Future[T]) -> T:
     try:
-        return running.result()
+        return future.result()
     except BaseException:
         # Ctrl-C in the waiting thread: the coroutine must not continue unnoticed.
-        running.cancel()
+        future.cancel()
         raise
 
 
-def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
+def _send_chunk(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
     """Send the next items, or the error of producing them, which ends the coroutine and is raised here again."""
     try:
         chunk = list(islice(remaining, ITEMS_PER_CHUNK))
     except Exception as error:  # noqa: BLE001 - boundary: raised again where the items are consumed
-        request.get_loop().call_soon_threadsafe(_give, request, None, error)
+        request.get_loop().call_soon_threadsafe(_resolve, request, None, error)
     else:
-        request.get_loop().call_soon_threadsafe(_give, request, chunk, None)
+        request.get_loop().call_soon_threadsafe(_resolve, request, chunk, None)
 
 
-def _give(request: asyncio.Future[list[S]], chunk: list[S] | None, error: Exception | None) -> None:
+def _resolve(request: asyncio.Future[list[S]], chunk: list[S] | None, error: Exception | None) -> None:
     if request.done():
         return  # the consumer has finished meanwhile
     if error is not None:

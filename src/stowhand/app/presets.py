@@ -28,8 +28,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset_worker(preset: str, keywords: Mapping[str, Any]) -> WorkerOptions:
     """Return the options of a worker: the keywords, then the preset's, then the defaults. Raises ConfigurationError."""
-    of_preset = {name: value for name, value in PRESETS[preset].items() if name in WorkerOptions.__struct_fields__}
-    options = WorkerOptions(**{**of_preset, **keywords})
+    preset_values = {name: value for name, value in PRESETS[preset].items() if name in WorkerOptions.__struct_fields__}
+    options = WorkerOptions(**{**preset_values, **keywords})
     if preset == SERVICE_PRESET and options.timeout is not None and "grace" not in keywords:
         options = msgspec.structs.replace(options, grace=options.timeout)
     return options

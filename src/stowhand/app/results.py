@@ -64,17 +64,17 @@ async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_except
 
     try:
         async with asyncio.TaskGroup() as group:
-            waiting = [group.create_task(result(call)) for call in calls]
+            tasks = [group.create_task(result(call)) for call in calls]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in waiting]
+    return [task.result() for task in tasks]
 
 
 def listed(jobs: object, call: str) -> list[Any]:
     """Return jobs as a list. Raises Misuse unless they are iterable: for one handle, or a call without ``await``."""
     if not isinstance(jobs, Iterable):
-        several = "app.sync.enqueue_many(…)" if call.startswith("app.sync") else "await task.enqueue_many(…)"
-        raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}({several})")
+        example = "app.sync.enqueue_many(…)" if call.startswith("app.sync") else "await task.enqueue_many(…)"
+        raise Misuse(f"{call}: {a_type(jobs)}; give a list: {call}([job]), {call}({example})")
     return list(jobs)
 
 
@@ -83,8 +83,8 @@ def _handles(jobs: object, call: str) -> list[JobHandle[Any]]:
     for job in handles:
         if not isinstance(job, JobHandle):
             raise Misuse(
-                f"{call}: {a_type(job)} is no handle, as Task.enqueue and Task.enqueue_many return; app.gather(…) takes"
-                " jobs and ids of an App, too"
+                f"{call}: {a_type(job)} is not a handle; give handles, which Task.enqueue and Task.enqueue_many return;"
+                " app.gather(…) also takes jobs and ids"
             )
     return handles
 
@@ -102,14 +102,14 @@ async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = 
     """
     limit = None if timeout is None else seconds(timeout)
     started_at = stopwatch()
-    waiting = {asyncio.ensure_future(_ended(job)): job for job in _handles(jobs, "as_completed")}
+    waiting = {asyncio.ensure_future(_wait_for_end(job)): job for job in _handles(jobs, "as_completed")}
     try:
         while waiting:
             remaining = None if limit is None else started_at + limit - stopwatch()
-            ended, _ = await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-            if not ended:
-                raise TimeoutError(f"{len(waiting)} jobs have not ended within {limit:g} s; they go on")
-            for task in ended:
+            finished, _ = await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if not finished:
+                raise TimeoutError(f"{len(waiting)} jobs have not finished within {limit:g} s; they continue")
+            for task in finished:
                 job = waiting.pop(task)
                 task.result()
                 yield job
@@ -119,6 +119,6 @@ async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = 
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _ended(job: JobHandle[Any]) -> None:
+async def _wait_for_end(job: JobHandle[Any]) -> None:
     with suppress(NoResult):
         await job.wait()

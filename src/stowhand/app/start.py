@@ -53,8 +53,8 @@ async def open_installed(store: QueueStore) -> None:
     status = await store.schema.status()
     if status.installed is not None and status.installed > status.expected:
         core_logger().warning(
-            f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
-            " It still fits; upgrade this program soon."
+            f"The schema has version {status.installed}, newer than version {status.expected} of this program."
+            " It is compatible; upgrade this program soon."
         )
 
 
@@ -71,18 +71,18 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
     if unserved:
         more = f" and {len(unserved) - MAX_TASKS_LISTED} more" if len(unserved) > MAX_TASKS_LISTED else ""
         core_logger().warning(
-            f"Jobs are due of tasks that no worker has: {', '.join(unserved[:MAX_TASKS_LISTED])}{more};"
-            " start a worker that has them (--app, --tasks, --task), or correct their names"
+            f"Due jobs of tasks that no worker has: {', '.join(unserved[:MAX_TASKS_LISTED])}{more};"
+            " start a worker that has these tasks (--app, --tasks, --task), or correct the names"
         )
 
 
 async def warn_of_unknown_queues(store: QueueStore, registry: Registry, options: WorkerOptions) -> None:
     """Log the queues that a worker names although none of its tasks declares them and no job is in them."""
     known = {DEFAULT_QUEUE, *registry.queues().values()}
-    named = {*(options.queues or ()), *options.exclude_queues}
-    if not named <= known and not store.capabilities.lent:
+    queues = {*(options.queues or ()), *options.exclude_queues}
+    if not queues <= known and not store.capabilities.lent:
         known |= await _queues_in_use(store)
-    for name in sorted(named - known):
+    for name in sorted(queues - known):
         core_logger().warning(f"No task declares the queue {escape(name)!r}, and no job is in it{suggest(name, known)}")
 
 
@@ -91,7 +91,7 @@ async def _queues_in_use(store: QueueStore) -> set[str]:
         async with asyncio.timeout(HINT_TIMEOUT_SECONDS):
             rows = await store.inspect.queues()
     except (StoreError, TimeoutError):
-        return set()  # as above
+        return set()  # this login may not read; the worker reports an unreachable store
     return {
         row.name for row in rows if row.paused_since or row.waiting.number or row.running.number or row.failed.number
     }
@@ -114,11 +114,11 @@ def report_warnings(store: QueueStore, events: Events) -> None:
     store.notices.on_warning(lambda warning, fix: events.emit(StoreWarning(description, warning, fix)))
 
 
-def report_worker_error(running: asyncio.Task[None]) -> None:
+def report_worker_error(worker_task: asyncio.Task[None]) -> None:
     """Call the loop's exception handler if an embedded worker failed."""
-    if not running.cancelled() and (error := running.exception()) is not None:
-        running.get_loop().call_exception_handler(
-            {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
+    if not worker_task.cancelled() and (error := worker_task.exception()) is not None:
+        worker_task.get_loop().call_exception_handler(
+            {"message": "stowhand: the embedded worker failed", "exception": error, "task": worker_task}
         )
 
 
@@ -167,14 +167,14 @@ def grace_warning(tasks: Iterable[TaskDefinition], grace: float, option: str) ->
 
     ``option``: the name of the grace in the message.
     """
-    long_tasks = [one for one in tasks if one.timeout is not None and one.timeout > grace]
+    long_tasks = [task for task in tasks if task.timeout is not None and task.timeout > grace]
     if not long_tasks:
         return None
     listed = ", ".join(
-        f"{escape(one.name)} ({format_duration(one.timeout or 0.0)})" for one in long_tasks[:MAX_LONG_TASKS_LISTED]
+        f"{escape(task.name)} ({format_duration(task.timeout or 0.0)})" for task in long_tasks[:MAX_LONG_TASKS_LISTED]
     )
     more = f" and {len(long_tasks) - MAX_LONG_TASKS_LISTED} more" if len(long_tasks) > MAX_LONG_TASKS_LISTED else ""
     return (
-        f"A stop leaves running jobs {format_duration(grace)} ({option}); tasks that may take longer are handed"
-        f" back then, and begin anew elsewhere: {listed}{more}"
+        f"When the worker stops, running jobs have {format_duration(grace)} to finish ({option}). Jobs of tasks that"
+        f" may take longer are then returned to the queue and run again: {listed}{more}"
     )

@@ -25,22 +25,22 @@ class AppStore:
 
     def __init__(self, url: object, store: object, keywords: StoreKeywords) -> None:
         if store is not None and (url is not None or keywords):
-            raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
+            raise ConfigurationError("App: store excludes a URL and options of a store; give one or the other")
         if url is not None and keywords.get("pool") is not None:
-            raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
+            raise ConfigurationError("App: a URL and a pool are both given; give one of them")
         self._options = store_options(keywords)
-        store_url_text = None if url is None else _read_url(url)
+        own_url = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
         """Store object for all loops; ``None`` if each loop has its own store."""
         if self._options.pool is not None:
-            store_url_text = _url_of_pool(self._options.pool)
+            own_url = _url_of_pool(self._options.pool)
         elif self.object is not None:
-            store_url_text = _url_of_store(self.object)
-        is_object = self.object is not None or store_url_text == MEMORY_URL
+            own_url = _url_of_store(self.object)
+        is_object = self.object is not None or own_url == MEMORY_URL
         options = {name: getattr(self._options, name) for name in keywords if name not in ("pool", "preset")}
         if (preset := keywords.get("preset")) is not None:
             options["preset"] = _read_preset(preset)
-        self.own = OwnStore(url=store_url_text, made=is_object, options=options)
+        self.own = OwnStore(url=own_url, made=is_object, options=options)
         if is_object and self.object is None:
             self.object = store_at(*read_store(self.own))
         self._adopted: tuple[str, StoreOptions] | None = None
@@ -80,16 +80,16 @@ def _read_url(url: object) -> str:
         except (ConfigurationError, UnicodeError) as error:
             raise ConfigurationError(f"App: {error}") from None
     if isinstance(url, os.PathLike):
-        raise ConfigurationError(f"App: a path is given, and a URL is wanted: App('sqlite:///{os.fspath(url)}')")
+        raise ConfigurationError(f"App: a path given; give a URL: App('sqlite:///{os.fspath(url)}')")
     example = "" if callable(getattr(url, "claim", None)) else "App('postgresql:///shop'), or "
-    raise ConfigurationError(f"App: {a_type(url)} is given as the URL; write {example}App(store=…)")
+    raise ConfigurationError(f"App: {a_type(url)} given as the URL; write {example}App(store=…)")
 
 
 def checked_store(caller: str, store: Any) -> QueueStore:
     """Check a store object. ``caller``: the call that takes it, for errors. Raises ConfigurationError."""
     if isinstance(store, str):
         raise ConfigurationError(
-            f"{caller}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
+            f"{caller}: store= takes a store object, not a URL; write App('…'), or open_store('…')"
         )
     is_store = not isinstance(store, type) and callable(getattr(store, "claim", None))
     if is_store:
@@ -97,7 +97,7 @@ def checked_store(caller: str, store: Any) -> QueueStore:
     if not is_store or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
         raise ConfigurationError(
-            f"{caller}: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
+            f"{caller}: store={kind} is not a store of jobs; give open_store(url) or MemoryStore()"
         )
     return cast("QueueStore", store)
 
@@ -115,9 +115,9 @@ def _url_of_pool(pool: object) -> str:
     return BorrowedPool(pool, prepared=True).address.url
 
 
-def _read_preset(given: str) -> str:
+def _read_preset(preset: str) -> str:
     try:
-        name: str = SETTINGS["preset"].read(given)
+        name: str = SETTINGS["preset"].read(preset)
     except ValueError as error:
         raise ConfigurationError(f"App: preset: {error}") from None
     return name

@@ -9,6 +9,8 @@ from operator import attrgetter
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+import msgspec
+
 from stowhand.errors import suggest
 from stowhand.hints import find_equivalents
 from stowhand.protocols.queue_store import QueueStore
@@ -37,20 +39,24 @@ def path_of(method: Callable[..., object]) -> str:
 def refuse_unknown_names(method: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Raise TypeError for a keyword argument that a method does not have."""
     _, *parameters = signature(method).parameters.values()
-    names = [one.name for one in parameters]
-    if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+    names = [parameter.name for parameter in parameters]
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return
     for name, value in arguments.items():
         if name not in names:
-            example = f"; {_filter_example(method.__name__, parameters[0], name, value)}" if names == ["wanted"] else ""
-            raise TypeError(f"{method.__name__}(): no argument {name!r}{example or suggest(name, names)}")
+            takes_filter = len(parameters) == 1 and isinstance(parameters[0].default, msgspec.Struct)
+            if takes_filter:
+                hint = f"; {_filter_example(method.__name__, parameters[0], name, value)}"
+            else:
+                hint = suggest(name, names)
+            raise TypeError(f"{method.__name__}(): no argument {name!r}{hint}")
 
 
 def _filter_example(method: str, parameter: Parameter, name: str, value: object) -> str:
     """Return a call with a filter as an example, for a keyword that is, or resembles, a field of the filter."""
     kind = type(parameter.default)
-    meant = [name] if name in kind.__struct_fields__ else find_equivalents(name, kind.__struct_fields__)
-    field = meant[0] if meant else "states"
+    names = [name] if name in kind.__struct_fields__ else find_equivalents(name, kind.__struct_fields__)
+    field = names[0] if names else "states"
     text = repr(str(value)) if isinstance(value, str) else "…"
     if field == "states":
         text = f"({text},)" if isinstance(value, str) else "('queued',)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stowhand.app.settings.addresses import LOOPBACK, split_address
+from stowhand.app.settings.addresses import LOOPBACK_HOST, split_address
 from stowhand.cli.help import Command
 from stowhand.cli.options import http_option, settings_of
 from stowhand.errors import ConfigurationError
@@ -18,7 +18,7 @@ from stowhand.service.exit_codes import FAILURE, OK
 TIMEOUT_SECONDS = 2.0
 MAX_ANSWER_BYTES = 65_536
 MAX_TEXT_LENGTH = 500
-LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK, "::": "::1"}
+LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK_HOST, "::": "::1"}
 
 
 @click.command(cls=Command)

@@ -1,4 +1,4 @@
-"""Functions as tasks: declaring them, enqueueing jobs for them, and running what a worker has claimed.
+"""Functions as tasks: declaring them, enqueueing jobs for them, and running claimed jobs.
 
 shape.py       the parameters of a function, and reading and writing payloads for them
 registry.py    the declared functions, by name

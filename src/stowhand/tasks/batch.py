@@ -37,8 +37,8 @@ async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object],
     elements = _elements.decode(payload)
     if len(results) != len(elements):
         warn(
-            f"returned a list of {len(results)} for a payload of {len(elements)} elements, so it is not known which of"
-            " them failed; the job counts as done"
+            f"returned a list of {len(results)} for a payload of {len(elements)} elements, so the failed elements are"
+            " unknown; the job counts as completed"
         )
         return results
     failed = {
@@ -64,7 +64,7 @@ def _is_final(failed: BaseException, policy: Policy) -> bool:
 
 
 async def _await_all(returned: list[object]) -> list[object]:
-    if not any(inspect.isawaitable(one) for one in returned):
+    if not any(inspect.isawaitable(result) for result in returned):
         return returned
     return await asyncio.gather(*map(awaited, returned), return_exceptions=True)
 
@@ -77,8 +77,8 @@ async def awaited(result: object) -> object:
 def _describe(failed: Mapping[int, BaseException], count: int) -> str:
     """Return the messages of all failed elements, and the traceback of the first."""
     messages = {
-        number: _message(one).partition("\n")[0]
-        for number, one in itertools.islice(failed.items(), MAX_MESSAGES_LISTED)
+        number: _message(error).partition("\n")[0]
+        for number, error in itertools.islice(failed.items(), MAX_MESSAGES_LISTED)
     }
     title = f"{len(failed)} of {count} elements failed: {_joined(list(messages.values()))}"
     lines = [f"element {number + 1}: {message}" for number, message in messages.items()]
@@ -91,12 +91,12 @@ def _describe(failed: Mapping[int, BaseException], count: int) -> str:
 def _message(failed: BaseException) -> str:
     if not isinstance(failed, Retry | Fail):
         return describe(failed)
-    outcome = from_returned(failed)  # its words made safe to store
+    outcome = from_returned(failed)  # makes its text safe to store
     assert isinstance(outcome, Retry | Fail)
     return outcome.error
 
 
 def _joined(messages: Sequence[str]) -> str:
-    several = list(dict.fromkeys(messages))
-    more = ", …" if len(several) > MAX_MESSAGES_IN_TITLE else ""
-    return ", ".join(several[:MAX_MESSAGES_IN_TITLE]) + more
+    distinct_messages = list(dict.fromkeys(messages))
+    more = ", …" if len(distinct_messages) > MAX_MESSAGES_IN_TITLE else ""
+    return ", ".join(distinct_messages[:MAX_MESSAGES_IN_TITLE]) + more

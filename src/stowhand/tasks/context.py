@@ -70,7 +70,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Any]]
 
 def no_connection() -> AbstractAsyncContextManager[Any]:
     """Raise ConfigurationError: the default of a handler that has no store with connections."""
-    raise ConfigurationError("there is no connection to borrow: the handler of this task knows of no PostgreSQL store")
+    raise ConfigurationError("no connection to borrow: this handler has no PostgreSQL store")
 
 
 class Context:
@@ -181,7 +181,7 @@ class Context:
             ctx.enqueue_after(send, "someone@example.com")
 
         """
-        from stowhand.tasks.task import job_of  # here, because tasks know the Context
+        from stowhand.tasks.task import job_of  # imported here, because task.py imports this module
 
         self._attempt.enqueue_after(job_of(task, None, "ctx.enqueue_after(task, …)", args, kwargs))
 
@@ -234,8 +234,8 @@ class Helpers:
             result = callback(connection)
             if not inspect.isawaitable(result):
                 raise ConfigurationError(
-                    f"with_pg_client: the callback returned {a_type(result)}, which cannot be awaited; an async task"
-                    " gives an async callback, and a def task a def callback"
+                    f"with_pg_client: the callback returned {a_type(result)}, which cannot be awaited; pass an async"
+                    " function in an async task, and a plain function in a def task"
                 )
             return await result
 
@@ -251,14 +251,14 @@ class Helpers:
             values: Values for the placeholders of psycopg, ``%s`` in order or ``%(name)s``.
 
         """
-        # Here, because tasks are declared where no driver need be installed.
+        # Imported here, because tasks may be declared where no driver is installed.
         from stowhand.stores.database.link import ask
 
         return await self.with_pg_client(lambda connection: ask(connection, sql, values))
 
 
 class BlockingHelpers:
-    """Second argument of a folder task ``def task(payload, helpers)``. Runs the methods of ``Helpers`` and waits."""
+    """Second argument of a folder task ``def task(payload, helpers)``. Calls methods of ``Helpers`` and waits."""
 
     def __init__(self, helpers: Helpers) -> None:
         self.job = helpers.job
@@ -281,7 +281,7 @@ class BlockingHelpers:
             result = callback(connection)
             if inspect.iscoroutine(result):
                 result.close()
-                raise Misuse("with_pg_client: a def task gives a def callback; an async one would never run")
+                raise Misuse("with_pg_client: an async callback would never run; pass a plain function in a def task")
             return result
 
     def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:

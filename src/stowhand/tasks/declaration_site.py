@@ -29,5 +29,5 @@ def _line() -> str:
         if frame.f_back is None:
             return ""
         frame = frame.f_back
-    file, here = frame.f_code.co_filename, os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - text, maybe no path
-    return f"{file.removeprefix(here)}:{frame.f_lineno}: "
+    file, folder = frame.f_code.co_filename, os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - text, maybe no path
+    return f"{file.removeprefix(folder)}:{frame.f_lineno}: "

@@ -56,7 +56,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
     """Import every file of a folder that is a task. Raises ConfigurationError."""
     folder = Path(root)
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder of tasks; make it, or name another with --tasks")
+        raise ConfigurationError(f"{folder}: no such folder of tasks; create it, or give another with --tasks")
     folder = folder.resolve()
     skipped_files: list[str] = []
     if (reason := _make_importable(folder.parent)) is not None:
@@ -69,22 +69,16 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
         try:
             if name in tasks:
                 other = Path(tasks[name].file or "").name
-                raise ConfigurationError(f"{other} is the task {name!r} too; give one of them another name")
+                raise ConfigurationError(f"{other} is also the task {name!r}; rename one of them")
             tasks[name] = _read_file(name, file, load)
         except Misuse as error:
             broken.append(f"{file.relative_to(folder)}: {error}")
     if broken:
         forget(load)
-        raise ConfigurationError("\n".join([f"{folder}: not every task can be loaded", *broken, *skipped_files]))
+        raise ConfigurationError("\n".join([f"{folder}: some tasks cannot be loaded", *broken, *skipped_files]))
     if not tasks and not may_be_empty:
-        raise ConfigurationError(
-            "\n".join(
-                [
-                    f"{folder}: no tasks in this folder; hello.py with 'def hello(payload, helpers)' would be one",
-                    *skipped_files,
-                ]
-            )
-        )
+        message = f"{folder}: no tasks in this folder; create one, such as hello.py with 'def hello(payload, helpers)'"
+        raise ConfigurationError("\n".join([message, *skipped_files]))
     return Folder(folder, tuple(tasks.values()), tuple(skipped_files), load)
 
 
@@ -107,7 +101,7 @@ def forget(load: int) -> None:
 def _files(root: Path, folder: Path, skipped_files: list[str]) -> Iterator[Path]:
     """Yield the files below ``folder`` that are tasks, ordered by name."""
     if reason := _unsafe_reason(root, folder):
-        skipped_files.append(f"{_display_path(root, folder)}: passed over, {reason}")
+        skipped_files.append(f"{_display_path(root, folder)}: skipped: {reason}")
         return
     for path in sorted(folder.iterdir()):
         # Names that begin with _ or . are for shared code, caches and editors.
@@ -115,7 +109,7 @@ def _files(root: Path, folder: Path, skipped_files: list[str]) -> Iterator[Path]
             continue
         reason = _unsafe_reason(root, path) or _unsuitable_reason(path)
         if reason is not None:
-            skipped_files.append(f"{_display_path(root, path)}: passed over, {reason}")
+            skipped_files.append(f"{_display_path(root, path)}: skipped: {reason}")
         elif path.is_dir():
             yield from _files(root, path, skipped_files)
         else:
@@ -127,11 +121,11 @@ def _unsafe_reason(root: Path, path: Path) -> str | None:
         real = path.resolve(strict=True)
         mode = real.stat().st_mode
     except (OSError, RuntimeError):
-        return "a link that leads nowhere"
+        return "a broken link"
     if not real.is_relative_to(root):
-        return f"it leads out of the folder, to {real}"
+        return f"a link to a file outside the folder, {real}"
     if mode & stat.S_IWOTH:
-        return "every user of this machine may write to it; chmod o-w makes it a task"
+        return "every user of this machine may write to it; to make it a task, run chmod o-w"
     return None
 
 
@@ -141,11 +135,11 @@ def _unsuitable_reason(path: Path) -> str | None:
             return "a link to a folder"
         name = path.name
     elif not path.is_file() or not (path.suffix == ".py" or os.access(path, os.X_OK)):
-        return "neither a Python file nor executable; chmod +x makes it a task"
+        return "neither a Python file nor executable; to make it a task, run chmod +x"
     else:
         name = path.stem
     if _TASK_NAME.fullmatch(name) is None:
-        return f"{name!r} is no task name; letters, digits, _ and -, a letter first"
+        return f"{name!r} is not a task name; use letters, digits, _ and -, a letter first"
     return None
 
 
@@ -171,7 +165,7 @@ def _function_of(module: ModuleType, file: Path) -> Callable[..., Any]:
         function = getattr(module, name, None)
         if callable(function):
             return function  # type: ignore[no-any-return]
-    raise ConfigurationError(f"no function named {', '.join(dict.fromkeys(names))} in it")
+    raise ConfigurationError(f"it has no function named {' or '.join(dict.fromkeys(names))}")
 
 
 def _import(file: Path, name: str) -> ModuleType:
@@ -179,7 +173,7 @@ def _import(file: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigurationError("cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and annotations look up their module there.
+    # Dataclasses and annotations look up their module in sys.modules.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

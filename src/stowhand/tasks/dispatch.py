@@ -107,8 +107,8 @@ class TaskHandler:
         """Run these tasks from now on. Running attempts continue, and claimed jobs of removed tasks still run."""
         self._removed_tasks |= {definition.name: definition for definition in self._registry}
         for name in registry.names:
-            for known in (self._removed_tasks, self._runs, self._policies):
-                known.pop(name, None)
+            for definitions_by_name in (self._removed_tasks, self._runs, self._policies):
+                definitions_by_name.pop(name, None)
         self._registry = registry
 
     def is_program(self, task: str) -> bool:

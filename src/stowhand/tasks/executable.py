@@ -33,7 +33,7 @@ from stowhand.tasks.shape import shape_of
 KILL_DELAY_SECONDS = 3.0
 """Delay between TERM and KILL. A stopping worker waits a little longer."""
 KILL_DELAY_AFTER_LOSS_SECONDS = 0.5
-"""The same delay when the lease is lost, and another worker may have started the job."""
+"""The same delay if the lease is lost: another worker may have started the job."""
 MAX_ERROR_LINES = 20
 """Maximum number of lines of stderr in the error of a failed attempt."""
 _LINE_BREAKS_TO_SPACES = str.maketrans("\r\n", "  ")

@@ -36,7 +36,7 @@ class HandledJobs:
         self._polls = LoopPolls[ResultPoll]()
 
     async def poll(self) -> ResultPoll:
-        """Return the poll of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
+        """Return the poll of this loop. Raises ConfigurationError if the store does not report the ends of jobs."""
         store = await self._open()
         return self._polls.here(lambda: ResultPoll(require_part(store, "results", store.results), SystemClock()))
 
@@ -49,7 +49,7 @@ class HandledJobs:
         return await (await self._open()).jobs.get(job_id)
 
     async def cancel(self, job_id: int) -> Answer:
-        """Cancel the job: at once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
+        """Cancel the job: at once, or by its worker. Raises ConfigurationError if the store cannot change jobs."""
         return await (await self._open()).admin.cancel(job_id)
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
@@ -62,12 +62,13 @@ class HandledJobs:
         Raises UnknownJob; ResultNotKept for a job that is not kept any more; InvalidJob for a job of another task.
         """
         while (job := await self.get(job_id)) is None:
-            for standing in await (await self.poll()).results.ask([job_id]):  # none: it has come since
+            # The answer is empty if the job has appeared meanwhile.
+            for standing in await (await self.poll()).results.ask([job_id]):
                 if not standing.is_known or job_id < 1:
-                    raise UnknownJob(f"there is no job {job_id}, and there never was")
-                raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
+                    raise UnknownJob(f"there never was a job {job_id}")
+                raise ResultNotKept(f"job {job_id} has finished or was removed; the store does not keep it", job_id)
         if task is not None and task.name != job.task:
-            raise InvalidJob(f"job {job_id} is of task {job.task!r}, and not of {task.name!r}")
+            raise InvalidJob(f"job {job_id} is of task {job.task!r}, not of {task.name!r}")
         return self.handle_of(job, task)
 
     async def result(self, job: object, timeout: Duration | None) -> Any:
@@ -83,7 +84,7 @@ class HandledJobs:
             case int() if not isinstance(job, bool):
                 handle = await self.find(job, None)
             case _:
-                raise Misuse(f"app.gather: {a_type(job)}; it takes handles, jobs and ids, as enqueueing returned them")
+                raise Misuse(f"app.gather: {a_type(job)}; give handles, jobs or ids, as enqueue calls return them")
         return await handle.result(timeout)
 
     def handle_of(self, job: Job, task: TaskDefinition | None = None, *, is_open: bool = False) -> JobHandle[Any]:
@@ -109,8 +110,8 @@ class HandledJobs:
             else self._open_handle_of(result, task)
         )
 
-    async def _open_handle_of(self, made: Awaitable[Job], task: TaskDefinition | None) -> JobHandle[Any]:
-        return self.handle_of(await made, task, is_open=True)
+    async def _open_handle_of(self, job: Awaitable[Job], task: TaskDefinition | None) -> JobHandle[Any]:
+        return self.handle_of(await job, task, is_open=True)
 
     async def enqueue_awaited(self, job: NewJob, task: TaskDefinition) -> JobHandle[Any]:
         """Commit a job whose result will be awaited; return its handle.
@@ -119,8 +120,8 @@ class HandledJobs:
         """
         if await (await self.poll()).results.retention() is None:
             raise ConfigurationError(
-                f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
-                " be nothing to wait for; give it a history, of an hour for example"
+                f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none); set a history,"
+                " for example history='1h'"
             )
         return await self.enqueue(job, task)
 

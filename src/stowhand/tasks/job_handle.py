@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 WATCH_INTERVAL_SECONDS = 0.5
-"""Delay between two reads of ``watch``. It notices the end of the job as ``wait`` does."""
+"""Delay between two reads of ``watch``. The end of the job is noticed as soon as ``wait`` notices it."""
 
 
 class Field(Generic[T]):
@@ -76,7 +76,7 @@ class JobFields:
     def job(self) -> Job:
         """The job as last read. Raises Misuse if it was enqueued in a batch and not read since."""
         if isinstance(self.last_read, EnqueuedJob):
-            raise Misuse(f"{self!r} was enqueued with others: its fields are there after job.refresh()")
+            raise Misuse(f"{self!r} was enqueued in a batch and not read since; call job.refresh() first")
         return self.last_read
 
     @property
@@ -122,7 +122,7 @@ class JobFields:
 
     def __repr__(self) -> str:
         is_unread = isinstance(self.last_read, EnqueuedJob)
-        state = "not looked at yet" if is_unread else f"{self.state.value} when it was last seen"
+        state = "not read yet" if is_unread else f"{self.state.value} when last read"
         return f"<job {self.id} of {self.task!r}, {state}>"
 
 
@@ -188,7 +188,7 @@ class JobHandle(JobFields, Generic[R_co]):
                 raise JobCanceled(f"{self._label} was canceled{reason}", self.id)
         if standing.is_dropped:
             raise ResultNotKept(
-                f"{self._label} has completed, and what it returned could not be kept: the log of its worker says why",
+                f"{self._label} has completed, but its result could not be kept; see the log of its worker",
                 self.id,
             )
         result: R_co = self._read(self.job.result_text)
@@ -219,12 +219,12 @@ class JobHandle(JobFields, Generic[R_co]):
 
         """
         job = await self._jobs.get(self.id)
-        # On SQLite an id that was rolled back is given to the next job.
+        # On SQLite the next job gets an id that was rolled back.
         if self._is_open and (job is None or job.created_at != self.job.created_at):
             raise self._not_visible(await (await self._jobs.poll()).results.retention())
         while job is None:
             results = (await self._jobs.poll()).results
-            for standing in await results.ask([self.id]):  # none: the job has appeared meanwhile
+            for standing in await results.ask([self.id]):  # empty if the job has appeared meanwhile
                 self._refuse_absent(standing, await results.retention())
             job = await self._jobs.get(self.id)
         if isinstance(self.last_read, EnqueuedJob):
@@ -241,12 +241,12 @@ class JobHandle(JobFields, Generic[R_co]):
         """Yield the job now and after each change, until it has finished. Raises the errors of ``wait``."""
         refuse_inside("watch()")
         await self.refresh()
-        end, known = asyncio.ensure_future(self._wait_for_end(None, "watch")), None
+        end, last_job = asyncio.ensure_future(self._wait_for_end(None, "watch")), None
         try:
             while True:
                 job = self.job  # it may change while the caller handles the yielded job
-                if job != known:
-                    known = job
+                if job != last_job:
+                    last_job = job
                     yield job
                 if job.state.terminal:
                     return
@@ -275,7 +275,7 @@ class JobHandle(JobFields, Generic[R_co]):
             if limit is None:
                 raise
             raise TimeoutError(
-                f"{self._label} has not ended within {limit:g} s; it goes on. What it waits for:"
+                f"{self._label} has not finished within {limit:g} s; it continues. To see why:"
                 f" stowhand jobs explain {self.id}"
             ) from None
         self._refuse_absent(standing, retention)
@@ -287,23 +287,23 @@ class JobHandle(JobFields, Generic[R_co]):
         is_unread = isinstance(self.last_read, EnqueuedJob)
         if not is_unread and standing.is_replaced(self._revision):
             raise JobReplaced(
-                f"{self._label} was replaced: another job took its place under the key {self.job.key!r}"
+                f"{self._label} was replaced by another job with the key {self.job.key!r}"
                 f" (revision {standing.replaced})",
                 self.id,
             )
         if standing.state is not None:
             return
         if not standing.is_known:
-            raise UnknownJob(f"there is no job {self.id}, and there never was")
+            raise UnknownJob(f"there never was a job {self.id}")
         if (is_unread or self.state is not State.COMPLETED) and self._would_be_kept(retention):
             raise JobRemoved(f"{self._label} was removed", self.id)
-        raise ResultNotKept(f"{self._label} has ended, and how is not kept (the store's history)", self.id)
+        raise ResultNotKept(f"{self._label} has finished; the store does not keep its outcome (history)", self.id)
 
     def _not_visible(self, retention: float | None) -> JobNotVisible:
-        hint = "" if self._would_be_kept(retention) else "; or it has ended, which is not kept (the store's history)"
+        hint = "" if self._would_be_kept(retention) else ", or the job has finished and is not kept (history)"
         return JobNotVisible(
-            f"{self._label} is not there: the transaction that it was enqueued in is still open, or was rolled back"
-            f"{hint}. Commit it before you wait",
+            f"{self._label} is not visible: the transaction that enqueued it is still open, or was rolled back"
+            f"{hint}. Commit before you wait",
             self.id,
         )
 
@@ -315,7 +315,7 @@ class JobHandle(JobFields, Generic[R_co]):
         error = self.job.last_error or ""
         title = error.partition("\n")[0]
         return JobFailed(
-            f"{self._label} has failed after {self.attempts} of {self.max_attempts} attempts: {title}",
+            f"{self._label} has permanently failed after {self.attempts} of {self.max_attempts} attempts: {title}",
             self.id,
             error=error,
             error_class=tries[-1].error_class if tries else None,

@@ -27,11 +27,11 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
     path = path or default
     if module_name.endswith(".py") or "/" in module_name:
         name = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
-        raise ConfigurationError(f"{where!r}: a module is named, not its file; did you mean '{name}:{path}'?")
+        raise ConfigurationError(f"{where!r}: give a module, not a file; did you mean '{name}:{path}'?")
     if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         if module_name and path.endswith(")"):
             raise ConfigurationError(
-                f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
+                f"{where!r}: a call is not allowed; write app = {path} in {module_name}, and give {module_name}:app"
             )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app")
     value: object = _import(module_name, where, names_attribute=True)
@@ -45,8 +45,8 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
                 f"{where!r}: {module_name} has no {name!r}{_suggestion(value, name, kind)}"
             ) from None
     if not isinstance(value, kind):
-        likely = _suggestion(sys.modules[module_name], path, kind)
-        raise ConfigurationError(f"{where!r}: {a_type(value)}, not {kind.__qualname__}{likely}")
+        suggestion = _suggestion(sys.modules[module_name], path, kind)
+        raise ConfigurationError(f"{where!r}: {a_type(value)}, not {kind.__qualname__}{suggestion}")
     return value
 
 
@@ -67,14 +67,14 @@ def import_modules(names: Iterable[str]) -> None:
     for name in names:
         module = _import(name.removesuffix(".*"), name)
         if name.endswith(".*"):
-            for below in _submodules(module, name):
-                _import(below, name)
+            for submodule in _submodules(module, name):
+                _import(submodule, name)
 
 
 def _submodules(package: ModuleType, where: str) -> list[str]:
     """Return the modules of a package and of its packages, except those whose names begin with ``_``."""
     if not hasattr(package, "__path__"):
-        raise ConfigurationError(f"{where!r}: {package.__name__} is no package; leave out the .*")
+        raise ConfigurationError(f"{where!r}: {package.__name__} is not a package; leave out the .*")
     names: list[str] = []
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
         if module.name.startswith("_"):
@@ -87,7 +87,7 @@ def _submodules(package: ModuleType, where: str) -> list[str]:
 
 
 def _import(name: str, where: str, *, names_attribute: bool = False) -> ModuleType:
-    """Import a module. ``names_attribute``: an attribute is wanted, which a user may have written with a dot."""
+    """Import a module. ``names_attribute``: the name is followed by an attribute, which may be written with a dot."""
     current_folder = os.getcwd()  # noqa: PTH109
     if current_folder not in sys.path and "" not in sys.path:
         sys.path.insert(0, current_folder)
@@ -119,9 +119,10 @@ def _location(error: BaseException, folder: str) -> str:
     if isinstance(error, SyntaxError):
         file, line = error.filename, error.lineno
     else:
-        passed = ("<frozen ", str(Path(__file__).parents[1]) + os.sep, importlib.__file__)
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(passed)]
-        last = ([one for one in frames if _is_below(one.filename, folder)] or frames)[-1:]
+        skipped_prefixes = ("<frozen ", str(Path(__file__).parents[1]) + os.sep, importlib.__file__)
+        all_frames = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in all_frames if not frame.filename.startswith(skipped_prefixes)]
+        last = ([frame for frame in frames if _is_below(frame.filename, folder)] or frames)[-1:]
         file, line = (last[0].filename, last[0].lineno) if last else (None, None)
     return "" if file is None else f" ({file.removeprefix(folder + os.sep)}, line {line})"
 
@@ -139,18 +140,20 @@ def _suggestion(holder: object, name: str, kind: type) -> str:
     )
     if candidates:
         return hint(name, candidates, 0.5) or f"; did you mean {candidates[0]!r}?"
-    return f"; it has no {kind.__qualname__} at all"
+    return f"; it has no {kind.__qualname__}"
 
 
 def _module_suggestion(name: str, folder: str, *, names_attribute: bool) -> str:
     parent, _, last = name.rpartition(".")
-    above = sys.modules.get(parent)
-    if names_attribute and not hasattr(above, "__path__") and hasattr(above, last) and not last.startswith("__"):
+    parent_module = sys.modules.get(parent)
+    is_package = hasattr(parent_module, "__path__")
+    if names_attribute and not is_package and hasattr(parent_module, last) and not last.startswith("__"):
         return f"; did you mean '{parent}:{last}'?"
-    if above is not None and hasattr(above, "__path__"):
-        likely = hint(last, [one.name for one in pkgutil.iter_modules(above.__path__)]).replace("'", f"'{parent}.", 1)
+    if parent_module is not None and is_package:
+        names = [module.name for module in pkgutil.iter_modules(parent_module.__path__)]
+        suggestion = hint(last, names).replace("'", f"'{parent}.", 1)
     else:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
         names = [entry.name.removesuffix(".py") for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
-        likely = hint(name, names)
-    return likely or f" in {folder} or among the installed packages"
+        suggestion = hint(name, names)
+    return suggestion or f" in {folder} or among the installed packages"

@@ -34,17 +34,17 @@ class MiddlewareChain(msgspec.Struct, frozen=True):
             try:
                 outer = handler_of(middleware(inner))
             except ConfigurationError as error:
-                raise ConfigurationError(f"App: middleware {_named(middleware)}: {error}") from None
+                raise ConfigurationError(f"App: middleware {_name_of(middleware)}: {error}") from None
             inner = _WrappedHandler(outer, inner)
         return inner
 
     def apply_on_enqueue(self, job: NewJob) -> NewJob:
         """Return the job after all ``on_enqueue`` functions. Raises their errors, and InvalidJob."""
         for change in self.on_enqueue:
-            made = change(job)
-            if not isinstance(made, NewJob):
-                raise InvalidJob(f"on_enqueue {_named(change)} gave {a_type(made)}; return the job, changed or not")
-            job = made
+            changed_job = change(job)
+            if not isinstance(changed_job, NewJob):
+                raise InvalidJob(f"on_enqueue {_name_of(change)} returned {a_type(changed_job)}; return a NewJob")
+            job = changed_job
         return job
 
 
@@ -67,12 +67,12 @@ def read_middleware(thread: AroundThread | None, middleware: object, on_enqueue:
 def _read(option: str, functions: object) -> tuple[Any, ...]:
     if not isinstance(functions, Iterable) or isinstance(functions, str | bytes):
         raise ConfigurationError(f"App: {option}: {a_type(functions)}; give a list of functions, {option}=[…]")
-    options = tuple(functions)
-    for function in options:
+    checked = tuple(functions)
+    for function in checked:
         if not callable(function):
-            raise ConfigurationError(f"App: {option}: {a_type(function)} in the list; each is a function")
-    return options
+            raise ConfigurationError(f"App: {option}: {a_type(function)} in the list; give functions only")
+    return checked
 
 
-def _named(function: object) -> str:
+def _name_of(function: object) -> str:
     return str(getattr(unwrap_callable(function), "__qualname__", type(function).__qualname__))

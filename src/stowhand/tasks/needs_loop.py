@@ -26,10 +26,10 @@ def needs_loop(replacement: str) -> SameType:
     ``"{0.name}.enqueue_sync(…)"``.
     """
 
-    def checked(function: F, /) -> F:
+    def decorate(function: F, /) -> F:
         return cast("F", _NeedsLoop(function, replacement))
 
-    return checked
+    return decorate
 
 
 class _NeedsLoop:
@@ -55,8 +55,7 @@ class _NeedsLoop:
             asyncio.get_running_loop()
         except RuntimeError:
             raise Misuse(
-                f"{self.__name__}() was called in a thread in which no event loop runs, and nothing was done: write"
-                f" {self._replacement.format(*args)}, or await it in an 'async def main()' that asyncio.run(main())"
-                " runs"
+                f"{self.__name__}() was called in a thread without a running event loop; nothing was done. Write"
+                f" {self._replacement.format(*args)}, or await it in an 'async def main()' run by asyncio.run(main())"
             ) from None
         return self._function(*args, **kwargs)

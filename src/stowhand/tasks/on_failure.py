@@ -44,15 +44,15 @@ class OnFailure:
         if definition.unique is not None or template.key is not None or template.expires is not None:
             raise ConfigurationError(
                 f"on_failure={self.name!r}: its jobs have keys, or expire, so some failures would go unreported;"
-                " name another task"
+                " give another task"
             )
         for sample in SAMPLE_PAYLOADS:
             try:
                 definition.shape.check(sample)
             except InvalidJob as error:
                 raise ConfigurationError(
-                    f"on_failure={self.name!r}: {error}; let it take (payload: Failure), or parameters of these names:"
-                    f" {', '.join(Failure.__struct_fields__)}"
+                    f"on_failure={self.name!r}: {error}; declare it with (payload: Failure), or with parameters of"
+                    f" these names: {', '.join(Failure.__struct_fields__)}"
                 ) from None
         self.job = msgspec.structs.replace(template, on_failure=None)
         self._is_declared = True
@@ -67,8 +67,6 @@ def read_on_failure(task: object) -> OnFailure | None:
         on_failure.declare(task.definition, task.template)
         return on_failure
     if not isinstance(task, str):
-        raise ConfigurationError(
-            f"on_failure={a_type(task)}; give what @app.task makes of a function, or a task's name"
-        )
+        raise ConfigurationError(f"on_failure={a_type(task)}; give a task declared with @app.task, or a task's name")
     limits.check_new_task("on_failure", task)
     return OnFailure(task)

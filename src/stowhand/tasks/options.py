@@ -80,7 +80,7 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     if unknown:
         raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], OPTION_NAMES)}")
     changes = dict(options)
-    # The later value counts: a delay replaces the run_at of the task. Both in one call contradict each other.
+    # A delay replaces the run_at of the task, and vice versa. Both in one call contradict each other.
     if changes.get("delay") is not None:
         changes["delay"] = limits.read_delay(changes["delay"])
         changes.setdefault("run_at", None)
@@ -90,5 +90,5 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
         changes["expires"] = limits.read_delay(changes["expires"], "expires")
     changed = limits.check_options(msgspec.structs.replace(job, **changes))
     if changed.key is None and "key_mode" in options:
-        raise InvalidJob("key_mode: means nothing without a key; give key too")
+        raise InvalidJob("key_mode: has no effect without a key; give a key too")
     return changed

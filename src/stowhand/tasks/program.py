@@ -31,10 +31,10 @@ class OutputReader(Protocol):
     """Reader of the output of a program."""
 
     def feed(self, data: bytes) -> None:
-        """More output."""
+        """Process the next bytes of the output."""
 
     def end(self) -> None:
-        """Note the end of the output."""
+        """Process the end of the output."""
 
 
 class LineSplitter:
@@ -45,7 +45,7 @@ class LineSplitter:
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """More output."""
+        """Report the lines that these bytes complete."""
         *finished, unfinished = data.split(b"\n")
         for piece in finished:
             self._add(piece)
@@ -54,9 +54,9 @@ class LineSplitter:
 
     def end(self) -> None:
         """Report the unfinished line, unless it is blank."""
-        cut = len(self._line) > MAX_LINE_BYTES
+        is_cut = len(self._line) > MAX_LINE_BYTES
         text = self._line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip()
-        if cut:
+        if is_cut:
             text += "…"
         self._line.clear()
         if text:
@@ -92,7 +92,7 @@ class ProgramProtocol(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Note the end of an output. A program may close its input unread, which is no error."""
-        reader = self._readers.pop(fd, None)  # none for the input
+        reader = self._readers.pop(fd, None)  # the input has no reader
         if reader is not None:
             reader.end()
         if not self._readers:
@@ -124,7 +124,7 @@ async def run_program(
     """
     loop = asyncio.get_running_loop()
     PROGRAM_GROUPS.prepare()
-    transport, cancellation = await _started(
+    transport, cancellation = await _start(
         loop.subprocess_exec(
             lambda: protocol,
             *argv,
@@ -142,9 +142,9 @@ async def run_program(
             raise cancellation
         if stdin is not None:
             stdin.write(input_data or b"")
-            stdin.close()  # once it is written
+            stdin.close()  # asyncio writes the buffered data first
         await protocol.exited.wait()
-        # What it started and left behind may hold its pipes, and would hold them for ever.
+        # Processes that it started and left behind may hold its pipes forever.
         if not await _wait_for(protocol.output_closed, OUTPUT_TIMEOUT_SECONDS) or not may_leave:
             _signal(group, signal.SIGKILL)
         assert protocol.code is not None
@@ -156,17 +156,17 @@ async def run_program(
         PROGRAM_GROUPS.discard(group)
         transport.close()
         if stdin is not None and stdin.get_write_buffer_size():
-            stdin.abort()  # what it left behind may hold it, and would never read
+            stdin.abort()  # processes that it left behind may hold the pipe and never read it
 
 
-async def _started(
-    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, ProgramProtocol]],
+async def _start(
+    coroutine: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, ProgramProtocol]],
 ) -> tuple[asyncio.SubprocessTransport, asyncio.CancelledError | None]:
     """Return the started program, and a cancellation that arrived meanwhile.
 
     On a cancellation asyncio would kill only the program, and not the processes that it has started.
     """
-    task = asyncio.ensure_future(starting)
+    task = asyncio.ensure_future(coroutine)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -195,7 +195,7 @@ def describe_start_error(file: str, error: OSError | ValueError) -> str:
     if error.errno == errno.ENOEXEC:
         return f"{error.strerror}; a script begins with a line such as #!/bin/sh"
     if isinstance(error, FileNotFoundError) and (interpreter := _interpreter(file)):
-        return f"its first line names {interpreter}, which is not on this machine"
+        return f"its first line names {interpreter}, which is not installed on this machine"
     return error.strerror or str(error)
 
 

@@ -130,7 +130,7 @@ class Registry:
     def add(self, definition: TaskDefinition) -> None:
         """Add a definition. Raises DuplicateTask if the name is taken, unless a notebook cell runs again."""
         existing = self._definitions.get(definition.name)
-        if existing is not None and not _is_redeclared(existing, definition):
+        if existing is not None and not _is_redeclaration(existing, definition):
             raise DuplicateTask(
                 f"two tasks are named {definition.name!r}: {existing.origin} and {definition.origin};"
                 " give one of them another name"
@@ -140,15 +140,15 @@ class Registry:
 
     def _link_on_failure(self, definition: TaskDefinition) -> None:
         """Pass the task to the tasks that name it in ``on_failure``, which may be declared before it."""
-        known = {**self._definitions, definition.name: definition}
-        for one in known.values():
-            if one.on_failure is None or definition.name not in (one.name, one.on_failure.name):
+        definitions = {**self._definitions, definition.name: definition}
+        for other in definitions.values():
+            if other.on_failure is None or definition.name not in (other.name, other.on_failure.name):
                 continue
-            if (handler := known.get(one.on_failure.name)) is not None:
+            if (handler := definitions.get(other.on_failure.name)) is not None:
                 try:
-                    one.on_failure.declare(handler, handler.template)
+                    other.on_failure.declare(handler, handler.template)
                 except ConfigurationError as error:
-                    raise ConfigurationError(f"task {one.name!r}: {error}") from None
+                    raise ConfigurationError(f"task {other.name!r}: {error}") from None
 
     def get(self, name: str) -> TaskDefinition:
         """Return the definition of a name. Raises UnknownTask with the nearest name."""
@@ -177,8 +177,8 @@ class Registry:
     def _new_job(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
         definition = self.find(task)
         template = NewJob(task=task) if definition is None else definition.template
-        made = apply_options(msgspec.structs.replace(template, payload=payload), options)
-        return made if definition is None else definition.with_job_rules(made)
+        job = apply_options(msgspec.structs.replace(template, payload=payload), options)
+        return job if definition is None else definition.with_job_rules(job)
 
     def apply_on_enqueue(self, job: NewJob) -> NewJob:
         """Apply the App's ``on_enqueue`` functions to a job and check it again. Jobs of built-in tasks stay unchanged.
@@ -187,17 +187,18 @@ class Registry:
         """
         if job.task in limits.BUILT_IN_TASKS:
             return job
-        job = self._in_a_queue(job)
+        job = self._with_queue(job)
         if not self.middleware.on_enqueue:
             return job
-        made = self._in_a_queue(limits.check(self.middleware.apply_on_enqueue(job)))
-        task = self.find(made.task)
-        if task is not None and (made.task, made.payload, made.key) != (job.task, job.payload, job.key):
-            task.shape.check(made.payload)
-            made = task.with_job_rules(made)
-        return made
+        changed_job = self._with_queue(limits.check(self.middleware.apply_on_enqueue(job)))
+        task = self.find(changed_job.task)
+        before, after = ((one.task, one.payload, one.key) for one in (job, changed_job))
+        if task is not None and before != after:
+            task.shape.check(changed_job.payload)
+            changed_job = task.with_job_rules(changed_job)
+        return changed_job
 
-    def _in_a_queue(self, job: NewJob) -> NewJob:
+    def _with_queue(self, job: NewJob) -> NewJob:
         """Return the job. If it names no queue, it gets the queue that its task declares here."""
         task = self.find(job.task) if job.queue is None else None
         return job if task is None else msgspec.structs.replace(job, queue=task.template.queue)
@@ -210,8 +211,10 @@ class Registry:
         if job.task not in self._definitions:
             return job
         changes = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_DEFAULT_JOB, name)}
-        made = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", changes))
-        return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
+        declared_job = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", changes))
+        if job.on_failure is None:
+            return declared_job
+        return msgspec.structs.replace(declared_job, on_failure=job.on_failure)
 
     def complete_foreign_job(self, job: NewJob) -> NewJob:
         """Apply the task's declaration and ``on_enqueue`` to a job from an enqueuer that may not know the task."""
@@ -219,21 +222,21 @@ class Registry:
 
     def resources_of(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
         """Return the resources of these tasks (``None``: of all tasks), in the order of their declaration."""
-        chosen = [one for one in self if tasks is None or one.name in tasks]
-        return [asked for one in chosen for _, asked in one.shape.injected.resources]
+        definitions = [definition for definition in self if tasks is None or definition.name in tasks]
+        return [resource for definition in definitions for _, resource in definition.shape.injected.resources]
 
     def resources_made_by(self, factory: Factory) -> builtins.list[Resource]:
         """Return the resources with this factory. Raises ConfigurationError if no task uses it."""
         resources = [resource for resource in self.resources_of() if resource.factory == factory]
         if not resources:
-            known = {resource.name: None for resource in self.resources_of()}
+            names = {resource.name: None for resource in self.resources_of()}
             name = getattr(factory, "__qualname__", repr(factory))
-            raise ConfigurationError(f"no task asks for resource({name}); tasks ask for: {', '.join(known) or 'none'}")
+            raise ConfigurationError(f"no task uses resource({name}); tasks use: {', '.join(names) or 'none'}")
         return resources
 
     def queues(self) -> dict[str, str]:
         """Return the queue of each task."""
-        return {one.name: one.template.queue or DEFAULT_QUEUE for one in self}
+        return {definition.name: definition.template.queue or DEFAULT_QUEUE for definition in self}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -250,11 +253,11 @@ class Registry:
         return len(self._definitions)
 
 
-def _is_redeclared(one: TaskDefinition, other: TaskDefinition) -> bool:
+def _is_redeclaration(definition: TaskDefinition, other: TaskDefinition) -> bool:
     """Return whether the same function was declared again at the prompt or in a notebook."""
     if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
         return False
-    names = {_qualified_name(definition.function) for definition in (one, other)}
+    names = {_qualified_name(definition.function) for definition in (definition, other)}
     return len(names) == 1 and names.pop()[0] == "__main__"
 
 
@@ -287,11 +290,11 @@ def define(
     """
     if not callable(function):
         raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
-    chosen = name if name is not None else _own_name(function)
+    task_name = name if name is not None else _own_name(function)
     try:
-        return _read_definition(function, chosen, options, positional=positional, built_in=built_in)
+        return _read_definition(function, task_name, options, positional=positional, built_in=built_in)
     except (ConfigurationError, InvalidJob) as error:
-        raise ConfigurationError(f"task {chosen!r}: {error}") from error.__cause__
+        raise ConfigurationError(f"task {task_name!r}: {error}") from error.__cause__
 
 
 def _read_definition(
@@ -306,7 +309,7 @@ def _read_definition(
     job_options = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
     for option in _STATIC_OPTIONS:
         if callable(job_options.get(option)):
-            raise ConfigurationError(f"{option}: a function; it is a text. {_dynamic_example(option, function)}")
+            raise ConfigurationError(f"{option}: a function; give text. {_dynamic_example(option, function)}")
     template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), job_options)
     mismatch = _read_choice("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
@@ -314,7 +317,7 @@ def _read_definition(
         _refuse_pattern(option, getattr(template, option), function, shape)
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
-        raise ConfigurationError("unique makes the keys of its jobs: leave out key, or unique")
+        raise ConfigurationError("unique computes the keys of the jobs; give key or unique, not both")
     is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
@@ -334,34 +337,34 @@ def _read_definition(
 
 def _refuse_unknown(options: TaskOptions) -> None:
     options_of_app_task = ("cron", "name")
-    known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__, *JobRules.__annotations__)
+    known_options = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__, *JobRules.__annotations__)
     for option in options:
-        if option not in known:
-            known = (*options_of_app_task, *known)
-            raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
+        if option not in known_options:
+            known_options = (*options_of_app_task, *known_options)
+            raise ConfigurationError(f"no task option {option!r}{suggest(option, known_options)}")
 
 
 _STATIC_OPTIONS = {
     "serial": "all jobs of the task would run one at a time",
-    "key": "each job of the task would replace the one before that waits",
+    "key": "each job of the task would replace the waiting one",
 }
-"""Options whose text is the same for all jobs of a task, with the effect of a text that is meant to differ."""
+"""Options with the same text for all jobs of a task, and the consequence if the text was meant to differ."""
 
 
 def _refuse_pattern(option: str, text: str | None, function: Callable[..., Any], shape: Shape) -> None:
     """Raise ConfigurationError for a text with placeholders, because it is the same for all jobs."""
     if text is not None and (text in shape.names or "{" in text):
-        named = [one for one in shape.names if one == text or f"{{{one}}}" in text]
+        argument_names = [name for name in shape.names if name == text or f"{{{name}}}" in text]
         raise ConfigurationError(
-            f"{option}: {text!r} is not filled in: {_STATIC_OPTIONS[option]}."
-            f" {_dynamic_example(option, function, *named[:1])}"
+            f"{option}: placeholders in {text!r} are not replaced, so {_STATIC_OPTIONS[option]}."
+            f" {_dynamic_example(option, function, *argument_names[:1])}"
         )
 
 
 def _dynamic_example(option: str, function: Callable[..., Any], argument: str = "customer") -> str:
     name = getattr(innermost_function(function), "__name__", "task")
-    each = f"A key of its own for each job: {name}.options({option}=f'{argument} {{{argument}}}').enqueue(…)"
-    return f"{each}, or @app.task(unique=lambda {argument}: {argument})" if option == "key" else each
+    example = f"For a different {option} per job: {name}.options({option}=f'{argument} {{{argument}}}').enqueue(…)"
+    return f"{example}, or @app.task(unique=lambda {argument}: {argument})" if option == "key" else example
 
 
 def _own_name(function: Callable[..., Any]) -> str:
@@ -370,8 +373,8 @@ def _own_name(function: Callable[..., Any]) -> str:
     if name != "<lambda>":
         return name
     kind = type(function)
-    named = {FunctionType: "lambda", functools.partial: "functools.partial"}.get(kind, kind.__qualname__)
-    raise ConfigurationError(f"a {named} has no name for its jobs: write a def, or give one, app.task(name='…')(…)")
+    kind_name = {FunctionType: "lambda", functools.partial: "functools.partial"}.get(kind, kind.__qualname__)
+    raise ConfigurationError(f"a {kind_name} has no name; write a def, or give a name: app.task(name='…')(…)")
 
 
 def _refuse_method(function: Callable[..., Any]) -> None:
@@ -381,8 +384,8 @@ def _refuse_method(function: Callable[..., Any]) -> None:
     first = next(iter(inspect.signature(function).parameters), None) if class_name else None
     if class_name and not class_name.endswith("<locals>") and first in ("self", "cls"):
         raise ConfigurationError(
-            f"a method of {class_name}, whose {first!r} no payload can bring; declare a function, the method"
-            f" of an object, app.task(name='…')({class_name}().{inner.__name__}), or a staticmethod"
+            f"a method of {class_name}, and a payload has no {first!r}; declare a function, the method of an object,"
+            f" app.task(name='…')({class_name}().{inner.__name__}), or a staticmethod"
         )
 
 

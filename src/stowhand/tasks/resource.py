@@ -64,7 +64,7 @@ class Resource:
             outer = outer.func
         function: object = inspect.unwrap(outer)
         if inspect.iscoroutinefunction(function):
-            raise self._error("gives a coroutine", "@asynccontextmanager, and let it yield the value")
+            raise self._error("returns a coroutine", "@asynccontextmanager, and let it yield the value")
         if inspect.isasyncgenfunction(function):
             if function is outer:
                 raise self._error("yields", "@asynccontextmanager")
@@ -73,12 +73,13 @@ class Resource:
             if function is outer:
                 raise self._error("yields", "@contextmanager")
             return False
-        made = function if isinstance(function, type) else _annotated(innermost_function(outer))
-        if isinstance(made, type) and (hasattr(made, "__aenter__") or hasattr(made, "__enter__")):
-            return hasattr(made, "__aenter__")
+        returned_type = function if isinstance(function, type) else _annotated(innermost_function(outer))
+        is_async_manager, is_manager = (hasattr(returned_type, name) for name in ("__aenter__", "__enter__"))
+        if isinstance(returned_type, type) and (is_async_manager or is_manager):
+            return is_async_manager
         raise ConfigurationError(
-            f"{self.name} shows no context manager: decorate it with contextlib.contextmanager or asynccontextmanager,"
-            " or annotate that it returns one"
+            f"{self.name} cannot be recognized as a context manager; decorate it with contextlib.contextmanager or"
+            " asynccontextmanager, or annotate that it returns one"
         )
 
     def _refuse_arguments(self) -> None:
@@ -90,11 +91,11 @@ class Resource:
             signature.bind()
         except TypeError as error:
             raise ConfigurationError(
-                f"{self.name} is called without arguments ({error}): give it them with functools.partial"
+                f"{self.name} is called without arguments ({error}); bind them with functools.partial"
             ) from None
 
-    def _error(self, what: str, decorator: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.name} {what}, and is no context manager: put {decorator} above it")
+    def _error(self, problem: str, decorator: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.name} {problem} and is not a context manager; put {decorator} above it")
 
 
 @overload
@@ -122,9 +123,9 @@ def resource(factory: Any, /) -> Any:
 
     """
     if not callable(factory):
-        opened = any(hasattr(type(factory), name) for name in ("__enter__", "__aenter__"))
-        hint = "give the function that opens it, without calling it" if opened else "give a function that opens it"
-        raise ConfigurationError(f"resource: {a_type(factory)} is no function; {hint}")
+        is_opened = any(hasattr(type(factory), name) for name in ("__enter__", "__aenter__"))
+        hint = "give the function that opens it, without calling it" if is_opened else "give a function that opens it"
+        raise ConfigurationError(f"resource: {a_type(factory)} is not a function; {hint}")
     return Resource(factory)
 
 

@@ -56,7 +56,7 @@ class SharedResources:
 
 
 class WorkerResources:
-    """Resources of one handler. ``wanted`` returns the resources of the named tasks; ``None``: of all tasks.
+    """Resources of one handler. ``find_resources`` returns those of the named tasks, or of all tasks for ``None``.
 
     ``open_resources``: values opened by the host application, by factory. They are not closed here.
     """
@@ -64,29 +64,29 @@ class WorkerResources:
     def __init__(
         self,
         shared: SharedResources,
-        wanted: Callable[[Collection[str] | None], Iterable[Resource]],
+        find_resources: Callable[[Collection[str] | None], Iterable[Resource]],
         open_resources: Mapping[Factory, object] | None = None,
     ) -> None:
         self._shared = shared
-        self._wanted = wanted
+        self._find_resources = find_resources
         self._values: dict[Factory, object] = dict(open_resources or {})
         self._open: list[tuple[_OpenResource, OnEnd]] = []
 
     async def open(self, tasks: Collection[str] | None, on_end: OnEnd) -> None:
-        """Open the resources of these tasks that are not open yet; ``None``: of all tasks.
+        """Open the resources of these tasks, or of all tasks for ``None``, that are not open yet.
 
         ``on_end`` is called with the error of a resource that closes without a request. Raises ResourceUnavailable;
         resources opened before stay open until ``close``.
         """
-        await self.open_all(self._wanted(tasks), on_end)
+        await self.open_all(self._find_resources(tasks), on_end)
 
-    async def open_all(self, wanted: Iterable[Resource], on_end: OnEnd) -> None:
-        """Open these resources; otherwise as ``open``."""
-        for one in wanted:
-            if one.factory not in self._values and not one.replacement:
-                opened = await self._shared.acquire(one, on_end)
+    async def open_all(self, resources: Iterable[Resource], on_end: OnEnd) -> None:
+        """Open these resources, like ``open``."""
+        for resource in resources:
+            if resource.factory not in self._values and not resource.replacement:
+                opened = await self._shared.acquire(resource, on_end)
                 self._open.append((opened, on_end))
-                self._values[one.factory] = opened.value.result()
+                self._values[resource.factory] = opened.value.result()
 
     async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
         """Close all in reverse order, each within ``within()`` seconds. Return the name and error of each failure."""
@@ -150,7 +150,7 @@ class _OpenResource:
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=CANCEL_TIMEOUT_SECONDS)
-            return TimeoutError(f"it was not closed within {within:.1f} s") if self.value.done() else None
+            return TimeoutError(f"not closed within {within:.1f} s") if self.value.done() else None
         return self._error() if self.value.done() else None
 
     async def _hold(self, closing: asyncio.Event) -> None:
@@ -181,16 +181,16 @@ class _OpenResource:
     def _ended(self, _: object) -> None:
         error = self._error()
         if self.value.done() and not self._closing:
-            for ended in tuple(self.users):
-                ended(ResourceUnavailable(f"resource {self.resource.name} ended: {_error_text(self.resource, error)}"))
+            for on_end in tuple(self.users):
+                on_end(ResourceUnavailable(f"resource {self.resource.name} ended: {_error_text(self.resource, error)}"))
 
 
 def _error_text(resource: Resource, error: BaseException | None) -> str:
     """Return the error's text, with the line in the factory's own file if known."""
     if error is None:
-        return "it left its block by itself"
+        return "its context manager exited by itself"
     text = "".join(traceback.format_exception_only(error)).strip()
     file = getattr(getattr(resource.factory, "__wrapped__", resource.factory), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if file is not None and one.filename == file.co_filename]
+    own = [frame for frame in frames if file is not None and frame.filename == file.co_filename]
     return f"{text} ({own[-1].filename}:{own[-1].lineno})" if own else text

@@ -1,4 +1,4 @@
-"""The type that a task's result is read as: what its function is annotated to return, but for outcomes."""
+"""The type as which a task's result is read: the annotated return type of its function, without outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowhand.tasks.shape import read_other, returned_annotation
 def read_result(function: Callable[..., Any], text: str | None) -> Any:
     """Return the result in the annotated type; plain JSON values if there is no usable annotation.
 
-    Raises PayloadMismatch where this version of the task promises another type.
+    Raises PayloadMismatch if this version of the task is annotated to return another type.
     """
     if text is None:
         return None
@@ -28,7 +28,7 @@ def read_result(function: Callable[..., Any], text: str | None) -> Any:
     try:
         return strict_json.decode_with(decoder, text)
     except UndecodablePayload as error:
-        strict_json.decode(text)  # raises it again where the text itself is at fault
+        strict_json.decode(text)  # raises UndecodablePayload if the text itself is invalid
         raise PayloadMismatch(f"the result is not what this version of the task returns: {error}") from None
 
 

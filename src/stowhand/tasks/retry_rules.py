@@ -27,29 +27,29 @@ class RetryRules(msgspec.Struct, frozen=True):
     def final_reason(self, error: BaseException) -> str | None:
         """Return why this error fails the job at once; ``None`` if it is retried."""
         chain = list(causes(error))
-        for one in chain:
+        for cause in chain:
             for kind in self.give_up_on:
-                if isinstance(one, kind):
+                if isinstance(cause, kind):
                     return f"give_up_on has {kind.__qualname__}"
-        if self.retry_on is None or any(isinstance(one, (*self.retry_on, StoreUnreachable)) for one in chain):
+        if self.retry_on is None or any(isinstance(cause, (*self.retry_on, StoreUnreachable)) for cause in chain):
             return None
-        return f"retry_on has only {_named(self.retry_on)}"
+        return f"retry_on has only {_names_of(self.retry_on)}"
 
 
 def read_retry_rules(retry_on: Errors | None, give_up_on: Errors | None) -> RetryRules | None:
     """Return the rules; ``None`` if there are none. Raises ConfigurationError."""
     if retry_on is None and give_up_on is None:
         return None
-    tried = None if retry_on is None else _read("retry_on", retry_on)
-    final = () if give_up_on is None else _read("give_up_on", give_up_on)
-    for kind in tried or ():
+    retried_types = None if retry_on is None else _read("retry_on", retry_on)
+    final_types = () if give_up_on is None else _read("give_up_on", give_up_on)
+    for kind in retried_types or ():
         if issubclass(kind, (NonRetryable, Misuse)):
-            raise ConfigurationError(f"retry_on: {kind.__qualname__} is never tried again; leave it out")
-        for other in final:
+            raise ConfigurationError(f"retry_on: {kind.__qualname__} is never retried; leave it out")
+        for other in final_types:
             if issubclass(kind, other):
-                overlap = f"is in give_up_on too ({_named([other])})"
+                overlap = f"is also in give_up_on ({_names_of([other])})"
                 raise ConfigurationError(f"retry_on: {kind.__qualname__} {overlap}; leave it out")
-    return RetryRules(tried, final)
+    return RetryRules(retried_types, final_types)
 
 
 def _read(option: str, types: object) -> Types:
@@ -60,11 +60,13 @@ def _read(option: str, types: object) -> Types:
                 f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE_TYPES}"
             )
         if not issubclass(kind, BaseException):
-            raise ConfigurationError(f"{option}: {kind.__qualname__} is no exception type; give such: {_EXAMPLE_TYPES}")
+            raise ConfigurationError(
+                f"{option}: {kind.__qualname__} is not an exception type; give for example {_EXAMPLE_TYPES}"
+            )
         if issubclass(kind, RaisableOutcome):
-            raise ConfigurationError(f"{option}: {kind.__qualname__} is an outcome, and no error; leave it out")
+            raise ConfigurationError(f"{option}: {kind.__qualname__} is an outcome, not an error; leave it out")
     if not kinds:
-        advice = "nothing would be tried again: write max_attempts=1" if option == "retry_on" else "leave it out"
+        advice = "to retry nothing, write max_attempts=1" if option == "retry_on" else "leave it out"
         raise ConfigurationError(f"{option}: no exception type given; {advice}, or give some: {_EXAMPLE_TYPES}")
     return kinds
 
@@ -72,5 +74,5 @@ def _read(option: str, types: object) -> Types:
 _EXAMPLE_TYPES = "ConnectionError, or (ConnectionError, TimeoutError)"
 
 
-def _named(kinds: Iterable[type]) -> str:
+def _names_of(kinds: Iterable[type]) -> str:
     return ", ".join(kind.__qualname__ for kind in kinds)

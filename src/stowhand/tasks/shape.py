@@ -51,12 +51,14 @@ class Shape:
         self.injects = injected != InjectedParameters()
         """Whether the worker supplies at least one parameter."""
         self.parameters = tuple(parameters)
-        self.names = tuple(one.name for one in parameters)
-        self._positional = tuple(one.name for one in parameters if one.by_position)
-        self._required = tuple(one.name for one in parameters if one.default is ABSENT)
-        self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
+        self.names = tuple(parameter.name for parameter in parameters)
+        self._positional = tuple(parameter.name for parameter in parameters if parameter.by_position)
+        self._required = tuple(parameter.name for parameter in parameters if parameter.default is ABSENT)
+        self._defaults = {
+            parameter.name: parameter.default for parameter in parameters if parameter.default is not ABSENT
+        }
         self._decoder = _decoder_for(parameters, whole)
-        self._typed = frozenset(one.name for one in parameters if not _allows_any(one.annotation))
+        self._typed = frozenset(parameter.name for parameter in parameters if not _allows_any(parameter.annotation))
         self._context_hint = _context_hint(parameters)
         self.written: str | None = None
         """The last payload written here, which needs no further check."""
@@ -86,7 +88,7 @@ class Shape:
         try:
             return self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError, TypeError):
-            # Read it again the slow way, which ignores what does not count and names the argument in the message.
+            # The slow way ignores undeclared arguments of the enqueuer and names the argument in the error.
             try:
                 arguments = self.read(text)
             except (UndecodablePayload, PayloadMismatch) as error:
@@ -96,13 +98,13 @@ class Shape:
     def _refuse_losses(self, payload: object, decoded: object) -> None:
         """Raise InvalidJob if the task would be called with another type than the caller passed."""
         if self.whole is not None:
-            named: Iterable[tuple[str, object, object]] = [(self.whole, payload, decoded)]
+            values: Iterable[tuple[str, object, object]] = [(self.whole, payload, decoded)]
         elif isinstance(payload, Mapping):
-            named = ((name, payload[name], getattr(decoded, name)) for name in self.names if name in payload)
+            values = ((name, payload[name], getattr(decoded, name)) for name in self.names if name in payload)
         else:  # a model whose fields are the arguments
-            named = ((name, getattr(payload, name), getattr(decoded, name)) for name in self.names)
-        for name, value, read in named:
-            if (loss := find_loss(value, read, is_typed=name in self._typed)) is not None:
+            values = ((name, getattr(payload, name), getattr(decoded, name)) for name in self.names)
+        for name, value, decoded_value in values:
+            if (loss := find_loss(value, decoded_value, is_typed=name in self._typed)) is not None:
                 self._reject(f"argument '{name}{loss.path}': {loss}; {_remedy(name, loss)}")
 
     def read(self, text: str | None) -> dict[str, Any]:
@@ -129,22 +131,24 @@ class Shape:
         if self.whole is None and isinstance(error.__cause__, msgspec.ValidationError):
             value = strict_json.decode(text)
             if isinstance(value, dict):
-                kept = {key: item for key, item in value.items() if key in self.names or not key.startswith("_")}
-                if len(kept) < len(value):
-                    return self._read_kept(kept)
+                known_arguments = {
+                    key: item for key, item in value.items() if key in self.names or not key.startswith("_")
+                }
+                if len(known_arguments) < len(value):
+                    return self._read_arguments(known_arguments)
         raise self._refusal(error) from error.__cause__
 
-    def _read_kept(self, kept: dict[str, Any]) -> Any:
+    def _read_arguments(self, arguments: dict[str, Any]) -> Any:
         try:
-            return strict_json.decode_with(self._decoder, msgspec.json.encode(kept).decode())
+            return strict_json.decode_with(self._decoder, msgspec.json.encode(arguments).decode())
         except UndecodablePayload as error:
             raise self._refusal(error) from error.__cause__
 
     def _refusal(self, error: UndecodablePayload) -> UndecodablePayload | PayloadMismatch:
         text = str(error)
-        what, nested, where = text.partition(" - at '$.")
-        if nested:
-            text = f"argument '{where}: {what}"
+        problem, is_nested, path = text.partition(" - at '$.")
+        if is_nested:
+            text = f"argument '{path}: {problem}"
         elif self.whole is None and text.startswith("Object missing required field "):
             text = f"missing argument {text.removeprefix('Object missing required field ')}{self._context_hint}"
         elif self.whole is None and text.startswith("Object contains unknown field "):
@@ -161,8 +165,8 @@ class Shape:
         bound = dict(zip(self._positional, args, strict=False))
         for name, value in kwargs.items():
             if name not in self.names:
-                if any(name == one for one, _ in self.injected.resources):
-                    self._reject(f"argument {name!r} is a resource, which the worker opens: leave it out")
+                if any(name == resource_name for resource_name, _ in self.injected.resources):
+                    self._reject(f"argument {name!r} is a resource, which the worker opens; leave it out")
                 self._reject(f"unexpected argument {name!r}{self._takes()}{_option_hint(name)}")
             if name in bound:
                 self._reject(f"argument {name!r} was given twice")
@@ -211,15 +215,17 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
         signature = inspect.signature(function)
     except ValueError:
         raise ConfigurationError(
-            f"what {function!r} takes cannot be seen, not being Python: wrap it in a function"
+            f"the parameters of {function!r} cannot be read; wrap it in a Python function"
         ) from None
     resources = tuple(_resources(function, signature))
     resource_names = {name for name, _ in resources}
-    plain = [parameter for parameter in signature.parameters.values() if parameter.name not in resource_names]
+    ordinary_parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.name not in resource_names
+    ]
     by_position: tuple[str, ...] = ()
     if positional:
-        by_position, plain = _passed_by_position(plain)
-    annotated = [(parameter, _annotation(function, parameter)) for parameter in plain]
+        by_position, ordinary_parameters = _passed_by_position(ordinary_parameters)
+    annotated = [(parameter, _annotation(function, parameter)) for parameter in ordinary_parameters]
     for parameter, _ in annotated:
         _refuse_kind(parameter, by_position)
     injected = msgspec.structs.replace(_injected(annotated, positional=positional), resources=resources)
@@ -249,16 +255,17 @@ def _passed_by_position(
 
     The call is ``(payload, helpers)``. A ``*args`` takes those of the two that the parameters before it do not take.
     """
-    positional = [one for one in parameters if one.kind in _POSITIONAL_KINDS]
-    only = any(one.kind is inspect.Parameter.POSITIONAL_ONLY for one in positional)
-    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
-        rest = ("payload", "helpers")[len(positional) :]
-        positional += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in rest]
-        only = True
-    named = [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL_KINDS]
+    is_positional_only = any(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positional)
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        remaining_names = ("payload", "helpers")[len(positional) :]
+        positional += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in remaining_names]
+        is_positional_only = True
+    keyword_parameters = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     if not positional:  # a ** alone takes nothing by position, and is refused
-        named += [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
-    return tuple(one.name for one in positional) if only else (), positional + named
+        keyword_parameters += [parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_KEYWORD]
+    names = tuple(parameter.name for parameter in positional) if is_positional_only else ()
+    return names, positional + keyword_parameters
 
 
 def _resources(function: Callable[..., Any], signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
@@ -267,15 +274,15 @@ def _resources(function: Callable[..., Any], signature: inspect.Signature) -> It
             continue
         where = f"parameter {parameter.name!r}"
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-            raise ConfigurationError(f"{where}: a resource is given by name alone; write it behind a *")
+            raise ConfigurationError(f"{where}: a resource must be keyword-only; write it after a *")
         try:
             is_asynchronous = parameter.default.is_async()
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: resource {error}") from None
         if is_asynchronous and not is_async(function):
             raise ConfigurationError(
-                f"{where}: resource {parameter.default.name} is opened asynchronously, and a def task cannot use it:"
-                " write async def, or open it by a plain context manager"
+                f"{where}: resource {parameter.default.name} is opened asynchronously, so a def task cannot use it;"
+                " write async def, or use a synchronous context manager"
             )
         yield parameter.name, parameter.default
 
@@ -346,22 +353,25 @@ def _closure(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _decoder_for(parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:
-    for one in parameters:
+    for parameter in parameters:
         try:
-            custom = isinstance(msgspec.inspect.type_info(one.annotation), msgspec.inspect.CustomType)
-            if custom and not _is_pydantic(one.annotation):
-                raise TypeError("not a type that JSON can be read as")
+            is_custom = isinstance(msgspec.inspect.type_info(parameter.annotation), msgspec.inspect.CustomType)
+            if is_custom and not _is_pydantic(parameter.annotation):
+                raise TypeError("JSON cannot be read as this type")
         except TypeError as error:
             raise ConfigurationError(
-                f"parameter {one.name!r}: {one.annotation!r}: {error}; take plain values, a dataclass,"
+                f"parameter {parameter.name!r}: {parameter.annotation!r}: {error}; take plain values, a dataclass,"
                 " a TypedDict, or a msgspec or pydantic model"
             ) from None
     if whole is not None:
         return msgspec.json.Decoder(parameters[0].annotation, dec_hook=read_other)
-    # Defaults stay out of the struct: ABSENT says "not in the payload", and the function's own default applies.
-    ordered = sorted(parameters, key=lambda one: one.default is not ABSENT)
+    # The struct has no defaults: ABSENT means "not in the payload", and the function's own default applies.
+    ordered = sorted(parameters, key=lambda parameter: parameter.default is not ABSENT)
     fields = [
-        (one.name, one.annotation) if one.default is ABSENT else (one.name, one.annotation, ABSENT) for one in ordered
+        (parameter.name, parameter.annotation)
+        if parameter.default is ABSENT
+        else (parameter.name, parameter.annotation, ABSENT)
+        for parameter in ordered
     ]
     return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=read_other)
 
@@ -371,7 +381,7 @@ def _context_hint(parameters: list[Parameter]) -> str:
     if not parameters or parameters[0].name not in ("ctx", "context") or parameters[0].annotation is not Any:
         return ""
     name = parameters[0].name
-    return f"; the worker gives {name!r} only where it is annotated: `{name}: Context`"
+    return f"; the worker passes {name!r} only if it is annotated: `{name}: Context`"
 
 
 def _remedy(name: str, loss: TypeLoss) -> str:
@@ -416,5 +426,5 @@ def read_other(kind: Any, value: Any) -> Any:
         return kind.model_validate_json(msgspec.json.encode(value))
     except ValueError as error:
         details = error.errors(include_url=False) if hasattr(error, "errors") else []
-        words = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:3]]
-        raise ValueError("; ".join(words) or str(error)) from None
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details[:3]]
+        raise ValueError("; ".join(problems) or str(error)) from None

@@ -17,8 +17,11 @@ R_co = TypeVar("R_co", covariant=True)
 class LoopThread(Protocol):
     """A thread with an event loop, in which coroutines of other threads run."""
 
-    def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
-        """Run a coroutine in that thread and wait for its result. ``instead``: the call to suggest in an event loop."""
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]], replacement: str) -> T:
+        """Run a coroutine in that thread and wait for its result.
+
+        ``replacement``: the call to suggest in an event loop.
+        """
 
 
 class SyncJobHandle(JobFields, Generic[R_co]):

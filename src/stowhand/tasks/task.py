@@ -155,7 +155,7 @@ class ConfiguredTask(Generic[P, R_co]):
             refuse_inside("enqueue_and_wait()")
             if timeout is not None and "timeout" in self._definition.shape.names:
                 raise InvalidJob(
-                    f"task {self.name!r} has a parameter 'timeout' of its own: enqueue it, and wait with"
+                    f"task {self.name!r} has its own parameter 'timeout'; use enqueue(…), and wait with"
                     " result(timeout=…)"
                 )
             limit, jobs = None if timeout is None else seconds(timeout), self._producer.handled
@@ -207,7 +207,7 @@ class ConfiguredTask(Generic[P, R_co]):
 
         """
         if isinstance(payloads, AsyncIterable):
-            ids = await self._producer.enqueue_many(self._job_of(one) async for one in payloads)
+            ids = await self._producer.enqueue_many(self._job_of(payload) async for payload in payloads)
         else:
             ids = await self._producer.enqueue_many(self._jobs_of(payloads))
         jobs, read = self._producer.handled, self._definition.read_result
@@ -282,8 +282,8 @@ def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTa
     if not isinstance(task, ConfiguredTask):
         description = repr(task[:MAX_NAME_CHARACTERS]) if isinstance(task, str) else a_type(task)
         raise InvalidJob(
-            f"{call}: {description} is no task; give what @app.task made of a function, or a NewJob;"
-            " by a task's name: app.add_job(name, payload)"
+            f"{call}: {description} is not a task; give a task declared with @app.task, or a NewJob;"
+            " to enqueue by a task's name write app.add_job(name, payload)"
         )
     if app is not None:
         refuse_foreign(task, app, call)

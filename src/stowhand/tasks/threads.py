@@ -1,7 +1,7 @@
 """Threads for synchronous tasks.
 
-A ``ThreadPoolExecutor`` does not serve: it joins its threads when the interpreter exits, so a hung task would block the
-exit, and a hung thread occupies a slot forever. Here a task takes a thread when it starts and returns it when it ends.
+A ``ThreadPoolExecutor`` is not suitable: it joins its threads when the interpreter exits, so a hung task would block
+the exit, and a hung thread occupies a slot forever. Here a task takes a thread at its start and returns it at its end.
 A worker has at most as many threads as it runs tasks at once, plus those that hang.
 """
 

@@ -38,13 +38,15 @@ class Uniqueness:
         self._period_seconds = period_seconds
         self._key_function = key_function
         self._names = names
-        given = (parameter for parameter in shape.parameters if parameter.default is not ABSENT)
-        self._defaults = {parameter.name: _as_read(parameter.default, parameter.annotation) for parameter in given}
+        optional_parameters = (parameter for parameter in shape.parameters if parameter.default is not ABSENT)
+        self._defaults = {
+            parameter.name: _as_read(parameter.default, parameter.annotation) for parameter in optional_parameters
+        }
 
     def refuse_key(self, job: NewJob) -> None:
-        """Raises InvalidJob for a key that was not made here, or by another version of the task."""
+        """Raise InvalidJob for a key that ``unique`` of this task has not computed."""
         if job.key is not None and not (job.key_mode is KeyMode.UNIQUE and job.key.startswith(_prefix(job))):
-            raise InvalidJob(f"key: task {job.task!r} is unique, which makes its keys; leave out key, or unique")
+            raise InvalidJob(f"key: unique computes the keys of task {job.task!r}; give key or unique, not both")
 
     def with_key(self, job: NewJob) -> NewJob:
         """Return the job with the key of its payload. Raises InvalidJob."""
@@ -61,15 +63,17 @@ class Uniqueness:
             raise InvalidJob(str(error)) from None
         whole = arguments.get(self._shape.whole or "")
         if isinstance(whole, dict):
-            whole.pop("_cron", None)  # a crontab's: else no two of its jobs were equal
+            whole.pop("_cron", None)  # the scheduler adds it: with it no two jobs would be equal
         if self._key_function is None:
             return arguments
         try:
             value = self._key_function(**{name: arguments[name] for name in self._names})
         except Exception as error:  # the application's function
-            raise InvalidJob(f"task {job.task!r}: its function unique raised {error!r}") from error
+            raise InvalidJob(f"task {job.task!r}: the function of unique raised {error!r}") from error
         if value is None:
-            raise InvalidJob(f"task {job.task!r}: its function unique returned None; return what no two jobs may share")
+            raise InvalidJob(
+                f"task {job.task!r}: the function of unique returned None; return a value that identifies the job"
+            )
         return value
 
 
@@ -90,15 +94,15 @@ def read_unique(unique: object, period: object, shape: Shape) -> Uniqueness | No
     period_seconds = limits.read_positive(period, "unique_period")
     if unique is None:
         if period_seconds is not None:
-            raise ConfigurationError("unique_period means nothing without unique; give unique too")
+            raise ConfigurationError("unique_period has no effect without unique; give unique too")
         return None
     if isinstance(unique, str) and unique == _ALL_ARGUMENTS:
         _refuse_defaults(shape)
         return Uniqueness(shape, period_seconds)
     if not callable(unique):
-        what = f"{unique!r}{suggest(unique, (_ALL_ARGUMENTS,))}" if isinstance(unique, str) else a_type(unique)
-        raise ConfigurationError(f"unique={what}; give 'arguments', or a function of some of them")
-    return Uniqueness(shape, period_seconds, unique, _named(unique, shape))
+        description = f"{unique!r}{suggest(unique, (_ALL_ARGUMENTS,))}" if isinstance(unique, str) else a_type(unique)
+        raise ConfigurationError(f"unique={description}; give 'arguments', or a function of some of them")
+    return Uniqueness(shape, period_seconds, unique, _argument_names(unique, shape))
 
 
 def _refuse_defaults(shape: Shape) -> None:
@@ -111,7 +115,7 @@ def _refuse_defaults(shape: Shape) -> None:
             raise ConfigurationError(f"unique='arguments': {error}; give a function instead") from None
 
 
-def _named(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
+def _argument_names(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
     """Return the names of the arguments that the function takes."""
     names = []
     for parameter in inspect.signature(key_function).parameters.values():
@@ -120,7 +124,7 @@ def _named(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
             names.append(parameter.name)
         elif not by_name or parameter.default is parameter.empty:
             raise ConfigurationError(
-                f"unique: the function takes {parameter}, which is no argument of the task; it may take some"
-                f" of: {', '.join(shape.names)}"
+                f"unique: the function takes {parameter}, which is not an argument of the task; it may take:"
+                f" {', '.join(shape.names)}"
             )
     return tuple(names)

@@ -1,1 +1,1 @@
-"""What can be set, in one table, and the places where it is read."""
+"""The table of all settings, and the sources from which they are read."""

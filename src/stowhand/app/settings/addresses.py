@@ -1,11 +1,11 @@
-"""Addresses in one spelling. Each function raises ValueError with half a sentence that says what would be right."""
+"""Normalization of addresses. Each function raises ValueError with a correction."""
 
 from __future__ import annotations
 
 from stowhand.errors import ConfigurationError
 from stowhand.stores.url import scheme_of, store_url
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK_HOST = "127.0.0.1"
 
 
 def http_address(text: str) -> str:
@@ -14,7 +14,7 @@ def http_address(text: str) -> str:
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535) or (colon and not host):
         raise ValueError(f"{text!r} given, must be PORT or HOST:PORT")
-    return f"{f'[{host}]' if ':' in host else host or LOOPBACK}:{int(port)}"
+    return f"{f'[{host}]' if ':' in host else host or LOOPBACK_HOST}:{int(port)}"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -24,11 +24,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def listen_address(text: str) -> str:
-    """Normalize the URL of a PostgreSQL store. A wrong one would make the worker slower, unnoticed."""
+    """Normalize the URL of a PostgreSQL store. Others are refused, because the worker would only be slower."""
     try:
         url = store_url(text)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
     if scheme_of(url) != "postgresql":
-        raise ValueError("only PostgreSQL can be listened to; give postgresql://…")
+        raise ValueError("only PostgreSQL sends notifications; give postgresql://…")
     return url

@@ -1,4 +1,4 @@
-"""``stowhand.toml``, or else ``[tool.stowhand]`` in ``pyproject.toml``: settings that live beside the code."""
+"""Reading of the settings file: ``stowhand.toml``, or else ``[tool.stowhand]`` in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.app.settings.settings import CALLED, SETTINGS
+from stowhand.app.settings.settings import SETTINGS, SETTINGS_BY_NAME
 from stowhand.errors import a_type, hint, suggest
 from stowhand.protocols.options import Names
 
@@ -19,11 +19,11 @@ class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a file, as text by setting name."""
 
     name: str = ""
-    """Which file; empty when there is none."""
+    """Name of the file; empty if there is none."""
     values: dict[str, str] = {}
     problems: tuple[str, ...] = ()
     ignored: str = ""
-    """A second file that also has settings, and is not read."""
+    """Name of a second file with settings, which is ignored; empty if there is none."""
 
 
 def read_settings_file(folder: Path) -> SettingsFile:
@@ -61,17 +61,19 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
     values: dict[str, str] = {}
     problems: list[str] = []
     for key, value in table.items():
-        called = key.replace("-", "_")
-        if called not in CALLED:
-            problems.append(f"{name}: unknown setting {key!r}{hint(called, SETTINGS) or suggest(called, SETTINGS)}")
+        name_in_python = key.replace("-", "_")
+        if name_in_python not in SETTINGS_BY_NAME:
+            problems.append(
+                f"{name}: unknown setting {key!r}{hint(name_in_python, SETTINGS) or suggest(name_in_python, SETTINGS)}"
+            )
             continue
-        setting = CALLED[called].name
+        setting = SETTINGS_BY_NAME[name_in_python].name
         if setting in values:
-            problems.append(f"{name}: {key}: this is {setting} under another name, and both are given")
+            problems.append(f"{name}: {key} is another name of {setting}, which is given too; leave out one of them")
         elif isinstance(value, list) and isinstance(SETTINGS[setting], Names):
             values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
-            problems.append(f"{name}: {key}: a single value is wanted, not {a_type(value)}")
+            problems.append(f"{name}: {key}: {a_type(value)} given; give a single value")
         else:
             values[setting] = str(value).lower() if isinstance(value, bool) else str(value)
     return SettingsFile(name=name if table else "", values=values, problems=tuple(problems), ignored=ignored)

@@ -1,4 +1,4 @@
-"""The settings of a process: those of its store, those of its workers, and its own; and all of them in one table."""
+"""The settings of a process, of its store and of its workers, and a table of all settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOG_FORMATS = ("text", "timed", "traced", "json")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the store: the same for every command."""
+    """Settings of the store, the same for every command."""
 
     connection: Annotated[
         ResolvedStore,
         Text(
-            "The store: a URL (postgresql://…, sqlite:///file, https://… of a store that is lent), a libpq string, or"
-            " the bare name of a PostgreSQL database. Without it that of --app, DATABASE_URL, PGDATABASE, and at last"
+            "The store: a URL (postgresql://…, sqlite:///file, https://… of a lent store), a libpq string, or the name"
+            " of a PostgreSQL database. By default that of --app, DATABASE_URL or PGDATABASE, or else"
             " sqlite:///stowhand.db.",
             short=("-c",),
             metavar="STORE",
@@ -36,26 +36,26 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """May hold a password."""
+        """The URL, which may contain a password."""
         return self.connection.url
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a worker process needs to know."""
+    """All settings of a worker process."""
 
     store: StoreSettings
     worker: WorkerOptions = WorkerOptions()
-    """Of each of its workers; without tasks and name."""
+    """Options of each of its workers, without tasks and name."""
     log_level: Annotated[
         str,
-        Text(f"How much to log on stderr: {', '.join(LOG_LEVELS)}.", metavar="LEVEL", words=LOG_LEVELS, on="store"),
+        Text(f"Minimum level of log lines: {', '.join(LOG_LEVELS)}.", metavar="LEVEL", words=LOG_LEVELS, on="store"),
     ] = "info"
     log_format: Annotated[
         str,
         Text(
-            "How to log: text (with the time on a terminal only: a journal or a container's log adds its own), timed"
-            " (text that begins with the moment, UTC: for a plain file), traced (text with the ids of traces), or json"
-            " (one object per line, with its time).",
+            "Format of log lines: text (with the time on a terminal only, because a journal or a container adds its"
+            " own), timed (text with the time in UTC, for a file), traced (text with trace ids), or json (one object"
+            " per line, with its time).",
             metavar="FORMAT",
             words=LOG_FORMATS,
             on="store",
@@ -63,12 +63,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "text"
     tasks: Annotated[
         str | None,
-        Text("The folder of tasks. Without it and --app: tasks/ in the current folder.", metavar="DIR"),
+        Text("The folder of tasks. By default, without --app: tasks/ in the current folder.", metavar="DIR"),
     ] = None
     app: Annotated[
         str | None,
         Text(
-            "The App, e.g. shop.jobs:app: its tasks, and its store where neither -c nor STOWHAND_CONNECTION names one.",
+            "The App, such as shop.jobs:app: its tasks, and its store unless -c or STOWHAND_CONNECTION names one.",
             short=("-A",),
             metavar="MODULE:NAME",
             on="store",
@@ -78,29 +78,28 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     task: Annotated[
         tuple[str, ...] | None,
         Names(
-            "Claim only jobs of these tasks. Several: repeated, or with commas between them.",
+            "Claim only jobs of these tasks. May be repeated, or be a list with commas.",
             unset="all tasks",
             metavar="NAME",
         ),
     ] = None
     exclude_tasks: Annotated[
         tuple[str, ...],
-        Names("Leave jobs of these tasks alone. Several: as above.", short=("--exclude-task",), metavar="NAME"),
+        Names("Do not claim jobs of these tasks. As above.", short=("--exclude-task",), metavar="NAME"),
     ] = ()
     crontab: Annotated[
         str | None,
         Text(
-            "Recurring tasks. Without it and --app: the file crontab beside the folder of tasks, if there is one.",
+            "File of recurring jobs. By default, without --app: the file crontab beside the folder of tasks, if any.",
             metavar="FILE",
         ),
     ] = None
-    processes: Annotated[int, IntegerOption("How many worker processes.", most=256)] = 1
+    processes: Annotated[int, IntegerOption("Number of worker processes.", most=256)] = 1
     preset: Annotated[
         str,
         Text(
-            "Defaults under one name; service: poll 5 s, 300 s per attempt and as long to"
-            " end at a stop, 5 attempts, backoff 30 s x 2 up to 1 h,"
-            " tasks take turns, completed jobs are kept for 14 days, failed ones for 30.",
+            "A set of defaults. service: poll every 5 s, 300 s per attempt and for running jobs at a stop, 5 attempts,"
+            " backoff 30 s x 2 up to 1 h, tasks take turns, completed jobs are kept for 14 days, failed ones for 30.",
             metavar="NAME",
             words=tuple(PRESETS),
         ),
@@ -108,14 +107,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     watch: Annotated[
         bool,
         Switch(
-            "Load the folder of tasks again whenever a file in it changes. For development.",
+            "Reload the folder of tasks when a file in it changes. For development.",
             short=("-w",),
         ),
     ] = False
     http: Annotated[
         str | None,
         Text(
-            "Show /metrics, /healthz and /readyz there, to anyone who asks; without a host on this machine alone.",
+            "Serve /metrics, /healthz and /readyz on this address, without authentication. Without a host, only this"
+            " machine can connect.",
             metavar="[HOST:]PORT",
             check=http_address,
         ),
@@ -123,8 +123,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     web: Annotated[
         str | None,
         Text(
-            "Show the dashboard there, from a process of its own; without a host on this machine alone. Needs the extra"
-            " 'web'; 'stowhand web' shows it without a worker.",
+            "Serve the dashboard on this address, from a separate process. Without a host, only this machine can"
+            " connect. Needs the extra 'web'. 'stowhand web' serves it without a worker.",
             metavar="[HOST:]PORT",
             check=http_address,
         ),
@@ -132,26 +132,27 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_labels: Annotated[
         int,
         IntegerOption(
-            "So many tasks, and so many serial keys, have series of their own in /metrics; the others are one, named"
-            " 'other'. Of how long the queue is, at most 100 of each."
+            "Maximum number of tasks, and of serial keys, with their own series in /metrics. All others share one,"
+            " named 'other'. Queue lengths have at most 100 of each."
         ),
     ] = 100
     otel: Annotated[
         bool,
         Switch(
-            "Make OpenTelemetry spans of what is enqueued and run, as its own variables say; needs the extra 'otel'."
+            "Make OpenTelemetry spans of enqueue calls and attempts, configured by OTEL_… variables. Needs the extra"
+            " 'otel'."
         ),
     ] = False
     tokens: Annotated[
         str | None,
         Text(
-            "The file of worker tokens of those who lend a store.",
+            "The file of worker tokens of a lent store.",
             unset=".stowhand/tokens.json",
             metavar="FILE",
             on="serve",
         ),
     ] = None
-    schema_only: Annotated[bool, Switch("Install the schema, then end.")] = False
+    schema_only: Annotated[bool, Switch("Install the schema, and exit.")] = False
     timings: Timings = Timings()
 
     @property
@@ -178,12 +179,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: msgspec.Raw) -> WorkerSettings:
         """Decode the text of ``to_json``."""
-        own: dict[str, Any] = msgspec.json.decode(text)
-        store, worker, timings = own.pop("store"), own.pop("worker"), Timings(**own.pop("timings"))
+        values: dict[str, Any] = msgspec.json.decode(text)
+        store, worker, timings = values.pop("store"), values.pop("worker"), Timings(**values.pop("timings"))
         connection = msgspec.convert(store["connection"], ResolvedStore)
         settings = StoreSettings(connection=connection, options=StoreOptions(**store["options"]))
-        own |= {name: tuple(given) for name, given in own.items() if isinstance(given, list)}
-        return cls(store=settings, worker=WorkerOptions(**worker), timings=timings, **own)
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(store=settings, worker=WorkerOptions(**worker), timings=timings, **values)
 
 
 SETTINGS: dict[str, Option] = {
@@ -192,5 +193,5 @@ SETTINGS: dict[str, Option] = {
     for option in options_of(declaring).values()
     if option.on != "python"
 }
-CALLED = {name: option for option in SETTINGS.values() for name in option.names}
+SETTINGS_BY_NAME = {name: option for option in SETTINGS.values() for name in option.names}
 """The same by every name that the settings file may use."""
