@@ -132,9 +132,9 @@ async def test_anything_else_is_named() -> None:
     same = declared(app)
     (job,) = await app.add_jobs([same.new_job(DAYS[0])])
     for given, what in [(job, "a Job"), (job.id, "an int"), (NewJob(task="x"), "a NewJob"), (None, "a NoneType")]:
-        with pytest.raises(Misuse, match=rf"gather: {what} is not a handle; .*app\.gather\(…\) also takes jobs and ids"):
+        with pytest.raises(Misuse, match=rf"gather: {what} is not a handle; .*app\.gather\(…\) also takes jobs"):
             await gather([given])  # type: ignore[arg-type]
-        with pytest.raises(Misuse, match=f"as_completed: {what} is no handle"):
+        with pytest.raises(Misuse, match=f"as_completed: {what} is not a handle"):
             await anext(as_completed([given]))  # type: ignore[arg-type]
     for wrong in (NewJob(task="x"), None, "1", True):
         with pytest.raises(Misuse, match=r"app\.gather: .*; give handles, jobs or ids"):

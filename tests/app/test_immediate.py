@@ -148,7 +148,7 @@ def test_several_loops_at_once_run_their_own() -> None:
 
 def test_what_is_part_of_a_transaction_is_refused_with_what_to_do_instead() -> None:
     with closing(sqlite3.connect(":memory:")) as connection, app.immediate():
-        with pytest.raises(ConfigurationError, match=r"within app\.immediate.*`jobs`, and call jobs\.drain.*after the commit:"):
+        with pytest.raises(ConfigurationError, match=r"within app\.immediate.*call jobs\.drain.*after the commit:"):
             note.enqueue_in(connection, "x")
         with pytest.raises(ConfigurationError, match=r"within app\.immediate"):
             app.sync.enqueue_in(connection, note, "x")

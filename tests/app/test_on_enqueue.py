@@ -154,7 +154,7 @@ def test_a_tick_whose_on_enqueue_raises_is_passed_over_and_the_others_are_made(r
 
     assert [task for task, _ in run(scenario())] == ["other"]
     (trouble,) = troubles
-    assert "this tick is passed over: LookupError: no tenant" in trouble.error
+    assert "this tick is skipped: LookupError: no tenant" in trouble.error
 
 
 def test_the_job_is_checked_after_it_has_passed(run: Run) -> None:

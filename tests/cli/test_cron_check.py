@@ -72,7 +72,7 @@ def test_an_invalid_file_is_code_2_with_all_its_errors(call: Stowhand, crontab: 
     assert (ended.code, ended.out) == (2, "")
     assert [line.strip() for line in ended.err.splitlines()] == [
         "error: crontab line 2: hour '25': 25 is not within 0 to 23",
-        "crontab line 2: weekday 'MON': names are not understood; write 1",
+        "crontab line 2: weekday 'MON': names are not supported; write 1",
         "crontab line 3: no option 'fil'; did you mean 'fill'?",
     ]
 

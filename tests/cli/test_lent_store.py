@@ -51,7 +51,7 @@ def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent
     worked = stowhand("worker", "--once", "--log-level", "debug", **environ)
     assert worked.code == 0, worked.err
     assert "Hello, Ada" in worked.err
-    assert "1 recurring tasks are not scheduled here" in worked.err
+    assert "1 recurring items are not scheduled" in worked.err
     assert lent.url in worked.err
     assert lent.token not in worked.err + worked.out
     assert lent.job(1).state is State.COMPLETED

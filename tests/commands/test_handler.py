@@ -104,7 +104,7 @@ def test_where_nothing_keeps_logs_the_logger_is_told() -> None:
     harness = Harness(keeps_logs=False)
     assert outcome_of(harness, sh("echo one; echo two >&2; exit 2")) == Retry("step exited with code 2\none\ntwo")
     assert [message for _, message in harness.said][1:3] == ["one", "two"]
-    assert harness.said[-1][1].startswith("step ended with code 2 after ")
+    assert harness.said[-1][1].startswith("step exited with code 2 after ")
 
 
 # -- what cannot be started ------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
     script.chmod(0o755)
     folder = tmp_path / "none"
     for argv, cwd, code, words in (
-        (["no-such-program"], None, 127, "no-such-program: command not found in its PATH"),
+        (["no-such-program"], None, 127, "no-such-program: command not found in PATH"),
         ([folder], None, 127, "none: No such file or directory"),
         ([plain], None, 126, "plain: not executable (Permission denied)"),
         ([script], None, 127, "script: its first line names /no/such/ruby, which is not installed on this machine"),
@@ -141,10 +141,10 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
     [
         (lambda: Command("k", "git clone"), "argv is one string; give a list of words"),
         (lambda: Command("k", []), "argv is empty"),
-        (lambda: Command("k", ["a", 3]), "word 1 of argv is no text"),  # type: ignore[list-item]
-        (lambda: Command("k", ["a\0b"]), "word 0 of argv is no text without NUL"),
+        (lambda: Command("k", ["a", 3]), "word 1 of argv is not text"),  # type: ignore[list-item]
+        (lambda: Command("k", ["a\0b"]), "word 0 of argv is not text without NUL"),
         (lambda: Command("", ["a"]), "give 1 to 255 bytes"),
-        (lambda: Command("k", ["a"], env={"A=B": "secret"}), "'A=B' is no name of a variable"),
+        (lambda: Command("k", ["a"], env={"A=B": "secret"}), "'A=B' is not a name of a variable"),
         (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is no text"),  # type: ignore[dict-item]
         (lambda: Command("k", ["a"], timeout=0), "give seconds, more than 0"),
         (lambda: Command("k", ["a"], timeout=float("nan")), "give seconds, more than 0"),
@@ -327,7 +327,7 @@ def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_ki
     ("reason", "pauses", "words", "code"),
     [
         ("canceled", {}, "its job was canceled", 128 + 15),
-        ("timeout", {}, "the time of the attempt was up", 128 + 15),
+        ("timeout", {}, "the attempt timed out", 128 + 15),
         ("canceled", {"grace": 0.2}, "its job was canceled", 128 + 9),
         ("returned", {"MAX_STOPPING_GRACE_SECONDS": 0.2}, "the worker stops", 128 + 9),
         ("lost", {"MAX_LOST_GRACE_SECONDS": 0.2}, "its lease was lost", 128 + 9),

@@ -11,7 +11,7 @@ import pytest
 from stowhand.commands import step
 from stowhand.commands.output import MAX_ERROR_BYTES, Output
 from stowhand.commands.redaction import Redactor
-from stowhand.commands.steps import _REASONS, END_TIMEOUT_SECONDS, STOPPING_TIMEOUT_SECONDS
+from stowhand.commands.steps import _STOP_REASONS, END_TIMEOUT_SECONDS, STOPPING_TIMEOUT_SECONDS
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import MAX_OUTPUT_BYTES, ExecutionLogEntry
 from stowhand.protocols.attempt import Stop, control_of
@@ -187,7 +187,7 @@ def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
         return harness, clock.monotonic() - since
 
     harness, took = run(story())
-    assert harness.entries[0].out == f"[stopped: {_REASONS[reason]}]\n"
+    assert harness.entries[0].out == f"[stopped: {_STOP_REASONS[reason]}]\n"
     assert (harness.entries[0].exit_code, harness.entries[0].duration_ms) == (None, 5000)
     assert within <= took <= within + 2
     assert len(harness.warnings) == (0 if reason == "lost" else 1)
@@ -216,7 +216,7 @@ def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end
             await clock.advance(0.25)
         assert working.cancelled()
         assert [(one.out, one.duration_ms is None) for one in harness.entries] == (
-            [] if down else [(f"[stopped: {_REASONS['canceled']}]\n", False)]
+            [] if down else [(f"[stopped: {_STOP_REASONS['canceled']}]\n", False)]
         )
         return clock.monotonic()
 
@@ -224,7 +224,7 @@ def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end
 
 
 def test_every_way_of_being_stopped_is_told() -> None:
-    assert set(_REASONS) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
+    assert set(_STOP_REASONS) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
 
 
 def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: Run) -> None:
@@ -342,9 +342,9 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
         "one",
         "two ******",
         "last",
-        "clone ended with code 0 after 1.5 s",
+        "clone exited with code 0 after 1.5 s",
     ]
-    assert messages[-2:] == ["flood: 11 more lines are not shown", "flood ended with code 0 after 0 s"]
+    assert messages[-2:] == ["flood: 11 more lines are not shown", "flood exited with code 0 after 0 s"]
 
 
 def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:

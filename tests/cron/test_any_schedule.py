@@ -23,7 +23,7 @@ PATTERNS: dict[str, Match] = {
     "0 0 * * *": lambda at: (at.hour, at.minute) == (0, 0),
     "15 12 1 * *": lambda at: (at.day, at.hour, at.minute) == (1, 12, 15),
 }
-MINUTE = timedelta(minutes=1)
+ONE_MINUTE = timedelta(minutes=1)
 
 Step = tuple[str, Any]
 STEPS: st.SearchStrategy[Step] = st.one_of(
@@ -92,8 +92,8 @@ async def _check(harness: Harness, items: dict[str, str]) -> None:
     for known in await harness.store.timetable.known_items():
         matches = PATTERNS[items[known.identifier]]
         at = known.known_since.replace(second=0, microsecond=0)
-        at += MINUTE * (at < known.known_since)
+        at += ONE_MINUTE * (at < known.known_since)
         while at <= now:
             stamp = f"{at:%Y-%m-%dT%H:%M:00.000Z}"
             assert ((known.identifier, stamp) in made) == matches(at), (known, at)
-            at += MINUTE
+            at += ONE_MINUTE

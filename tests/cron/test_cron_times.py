@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
 
-MINUTE = timedelta(minutes=1)
+ONE_MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 MOMENTS = st.timedeltas(timedelta(0), timedelta(days=36_500)).map(
     lambda since: datetime(1990, 1, 1, tzinfo=UTC) + since
@@ -76,7 +76,7 @@ def _meaning(part: str, least: int, most: int) -> set[int]:
 def minutes(start: datetime, end: datetime) -> Iterator[datetime]:
     while start < end:
         yield start
-        start += MINUTE
+        start += ONE_MINUTE
 
 
 def item_of(five: str, zone: str = "UTC") -> ParsedItem:
@@ -108,7 +108,7 @@ def test_the_next_tick_is_the_first_minute_after_that_matches(five: Five, at: da
     assert (found.second, found.microsecond, found.tzinfo) == (0, 0, UTC)
     floor = at.replace(second=0, microsecond=0)
     looked = min(found, floor + timedelta(days=5))
-    assert not any(five.match(minute) for minute in minutes(floor + MINUTE, looked))
+    assert not any(five.match(minute) for minute in minutes(floor + ONE_MINUTE, looked))
 
 
 @settings(WALKING, max_examples=12)
@@ -118,7 +118,7 @@ def test_due_ticks_and_next_agree(five: Five, at: datetime) -> None:
     at = at.replace(second=0, microsecond=0)
     ticks = list(item.ticks(at, at + DAY))
     assert ticks == [minute for minute in minutes(at, at + DAY) if item.due(minute)]
-    walked, last = [], at - MINUTE
+    walked, last = [], at - ONE_MINUTE
     while (following := item.next_after(last)) is not None and following < at + DAY:
         walked.append(following)
         last = following
@@ -165,7 +165,7 @@ def clocks() -> Callable[[str, str], list[tuple[datetime, datetime]]]:
 
 def agrees(item: ParsedItem, clock: list[tuple[datetime, datetime]], expected: list[datetime]) -> None:
     """Its ticks are these, and it finds the next one wherever it begins to look: in a repeated hour too."""
-    assert list(item.ticks(clock[0][0], clock[-1][0] + MINUTE)) == expected
+    assert list(item.ticks(clock[0][0], clock[-1][0] + ONE_MINUTE)) == expected
     for at, _ in clock[::17]:
         following = next((tick for tick in expected if tick > at), None)
         if following is not None:
@@ -191,9 +191,9 @@ def test_with_certain_hours_each_local_time_is_due_once_when_it_is_first_reached
     clocks: Callable[[str, str], list[tuple[datetime, datetime]]], zone: str, day: str, five: Five
 ) -> None:
     clock = clocks(zone, day)
-    reached, expected = clock[0][1] - MINUTE, []
+    reached, expected = clock[0][1] - ONE_MINUTE, []
     for at, local in clock:
-        if any(five.match(passed) for passed in minutes(reached + MINUTE, local + MINUTE)):
+        if any(five.match(passed) for passed in minutes(reached + ONE_MINUTE, local + ONE_MINUTE)):
             expected.append(at)
         reached = max(reached, local)
     agrees(item_of(five.text, zone), clock, expected)

@@ -151,29 +151,29 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * 32 * * t", "day '32': 32 is not within 1 to 31"),
         ("* * * 13 * t", "month '13': 13 is not within 1 to 12"),
         ("* * * * 8 t", "weekday '8': 8 is not within 0 to 7 (0 and 7 are Sunday)"),
-        ("* * * * MON t", "weekday 'MON': names are not understood; write 1"),
-        ("* * * * mon-fri t", "weekday 'mon-fri': names are not understood; write numbers, 0 to 6"),
-        ("* * * JAN * t", "month 'JAN': names are not understood; write 1"),
-        ("* * * december * t", "month 'december': names are not understood; write 12"),
-        ("10-20/5 * * * * t", "minute '10-20/5': a step goes with * alone; write 10,15,20"),
-        ("45/5 * * * * t", "minute '45/5': a step goes with * alone; write 45,50,55"),
-        ("* 22-2 * * * t", "hour '22-2': 22-2 does not run upwards; write 22-23,0-2"),
-        ("* 3-3 * * * t", "hour '3-3': 3-3 does not run upwards; write 3"),
-        ("*/0 * * * * t", "minute '*/0': a step of 0 is never due; give 1 or more"),
-        ("1,,2 * * * * t", "minute '1,,2': there is nothing before or after a comma"),
-        ("٣ * * * * t", "minute '٣': '٣' is no number, range (1-5), * or */n"),
-        ("-1 * * * * t", "minute '-1': '-1' is no number, range (1-5), * or */n"),
-        ("L * * * * t", "minute 'L': 'L' is no number, range (1-5), * or */n"),
-        ("0 0 30 2 * t", "day '30' and month '2' never meet: no such month has such a day"),
-        ("0 0 31 4,6,9,11 * t", "day '31' and month '4,6,9,11' never meet: no such month has such a day"),
-        ("@daily t", "'@daily' is not understood; write 0 0 * * *"),
-        ("@reboot t", "'@reboot' is not understood; write five fields, as in 0 4 * * *"),
+        ("* * * * MON t", "weekday 'MON': names are not supported; write 1"),
+        ("* * * * mon-fri t", "weekday 'mon-fri': names are not supported; write numbers, 0 to 6"),
+        ("* * * JAN * t", "month 'JAN': names are not supported; write 1"),
+        ("* * * december * t", "month 'december': names are not supported; write 12"),
+        ("10-20/5 * * * * t", "minute '10-20/5': a step is only allowed after *; write 10,15,20"),
+        ("45/5 * * * * t", "minute '45/5': a step is only allowed after *; write 45,50,55"),
+        ("* 22-2 * * * t", "hour '22-2': the start of 22-2 is not before its end; write 22-23,0-2"),
+        ("* 3-3 * * * t", "hour '3-3': the start of 3-3 is not before its end; write 3"),
+        ("*/0 * * * * t", "minute '*/0': the step is 0; give 1 or more"),
+        ("1,,2 * * * * t", "minute '1,,2': a value is missing before or after a comma"),
+        ("٣ * * * * t", "minute '٣': '٣' is not a number, a range (1-5), * or */n"),
+        ("-1 * * * * t", "minute '-1': '-1' is not a number, a range (1-5), * or */n"),
+        ("L * * * * t", "minute 'L': 'L' is not a number, a range (1-5), * or */n"),
+        ("0 0 30 2 * t", "day '30' and month '2' match no date; no such month has such a day"),
+        ("0 0 31 4,6,9,11 * t", "day '31' and month '4,6,9,11' match no date; no such month has such a day"),
+        ("@daily t", "'@daily' is not supported; write 0 0 * * *"),
+        ("@reboot t", "'@reboot' is not supported; write five fields, as in 0 4 * * *"),
         ("word", "no fields before 'word'; write five"),
         ("* * L * * t", "day 'L': 'L' is no number"),
         ("* * * * t", "4 fields before 't'; write five: minute hour day month weekday"),
         ("t {a: 1}", "no fields before 't'; write five: minute hour day month weekday"),
         ("* * * * *", "'* * * * *' is too short; write five fields and a task, as in 0 4 * * * send_report"),
-        ("0 0 0-1 * * * t", "'*' stands where the task belongs; write five fields (there is none for seconds)"),
+        ("0 0 0-1 * * * t", "'*' in place of the task; write five fields (there is no field for seconds)"),
         ("* * * * * {}", "no task; give a name that begins with a letter or _, then letters, digits, _ - : /"),
         ("* * * * * t word", "'word' after the task is neither ?options nor a {payload}"),
         ("* * * * * t ?", "an option without a name; write ?name=value&name=value"),
@@ -185,37 +185,37 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
             "* * * * * t ?x=1",
             "no option 'x'; available: fill, id, jobKey, jobKeyMode, max, priority, queue, tz, work_queue",
         ),
-        ("* * * * * t ?max=1&max=1", "option 'max' stands there twice; give it once"),
+        ("* * * * * t ?max=1&max=1", "option 'max' is repeated; give it once"),
         ("* * * * * t ?max", "option 'max' has no value; write max=…"),
         ("* * * * * t ?queue=", "option 'queue' has no value; write queue=…"),
         ("* * * * * t ?max=many", "max=many: give a whole number"),
         ("* * * * * t ?max=0", "max: 0; the limits are 1 and 2147483647"),
         ("* * * * * t ?priority=2.5", "priority=2.5: give a whole number"),
         ("* * * * * t ?priority=-2147483649", "priority: -2147483649; the limits are -2147483648 and 2147483647"),
-        ("* * * * * t ?fill=2", "fill=2: '2' is no time phrase; write for example 30m, 2d or 4w3d2h1m (unit"),
+        ("* * * * * t ?fill=2", "fill=2: '2' is not a period; write for example 30m, 2d or 4w3d2h1m (unit"),
         ("* * * * * t ?fill=-2d", "fill=-2d: '-2d' is no time phrase"),
-        ("* * * * * t ?fill=366d1s", "fill: 31622401 s is not within 0 and 366d, as far as ticks are remembered"),
-        ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' says what happens to the job with the same key"),
+        ("* * * * * t ?fill=366d1s", "fill: 31622401 s; give 0 to 366d, the time for which ticks are remembered"),
+        ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' has no effect without a key"),
         (
             "* * * * * t ?jobKey=k&jobKeyMode=unsafe_dedupe",
             "jobKeyMode: 'unsafe_dedupe'; available: preserve_run_at, replace",
         ),
         (f"* * * * * t ?queue={'q' * 129}", "queue: 129 characters, the limit is 128"),
         ("* * * * * t ?queue=a%0ab", "queue: the control character U+000A at position 1"),
-        ("* * * * * t ?queue=100%", "queue=100%: % begins two hexadecimal digits; write %25 for the sign itself"),
-        ("* * * * * t ?queue=%ff", "queue=%ff: the %XX in it are no UTF-8"),
-        ("* * * * * t ?tz=europe/berlni", "tz: 'europe/berlni' is no time zone; did you mean 'Europe/Berlin'?"),
-        ("* * * * * t ?tz=America", "tz: 'America' is no time zone"),
-        ("* * * * * t ?tz=../../etc/passwd", "tz: '../../etc/passwd' is no time zone"),
+        ("* * * * * t ?queue=100%", "queue=100%: % must be followed by two hexadecimal digits; write %25"),
+        ("* * * * * t ?queue=%ff", "queue=%ff: its %XX sequences are not valid UTF-8"),
+        ("* * * * * t ?tz=europe/berlni", "tz: 'europe/berlni' is not a time zone; did you mean 'Europe/Berlin'?"),
+        ("* * * * * t ?tz=America", "tz: 'America' is not a time zone"),
+        ("* * * * * t ?tz=../../etc/passwd", "tz: '../../etc/passwd' is not a time zone"),
         ("* * * * * t {a:", "payload: Unexpected end of input at column 4"),
-        ("* * * * * t {a:1,a:2}", "payload: the key 'a' stands there twice"),
-        ('* * * * * t {"a":1,"a":2}', "payload: the key 'a' stands there twice"),
+        ("* * * * * t {a:1,a:2}", "payload: duplicate key 'a'"),
+        ('* * * * * t {"a":1,"a":2}', "payload: duplicate key 'a'"),
         ("* * * * * t {a:NaN}", "payload: cannot be written as JSON: NaN and infinity are not JSON numbers"),
         ("* * * * * t {a:-Infinity}", "payload: cannot be written as JSON: NaN and infinity are not JSON numbers"),
         ('* * * * * t {"a":1e999}', "payload: cannot be written as JSON: NaN and infinity are not JSON numbers"),
         ("* * * * * t {a:'\\u0000'}", "payload: a string contains NUL"),
         ("* * * * * t [1]", "'[1]' after the task is neither ?options nor a {payload}"),
-        ("* * * * * t {a:1} ?max=2", "payload: Unexpected \"?\" at column 7; options stand before the payload"),
+        ("* * * * * t {a:1} ?max=2", "payload: Unexpected \"?\" at column 7; write options before the payload"),
         ("* * * * * t " + '{"a":' * 65 + "1" + "}" * 65, "payload: nested deeper than the limit of 64"),
         ("* * * * * t " + "{a:" * 500 + "1" + "}" * 500, "payload: nested "),  # how deep JSON5 goes is Python's limit
         (
@@ -243,8 +243,8 @@ def test_all_mistakes_of_all_lines_are_told_at_once() -> None:
 def test_two_items_with_one_identifier_are_refused_naming_both_lines() -> None:
     (problem,) = problems("0 1 * * * a\n0 2 * * * b\n0 3 * * * a\n")
     assert problem == (
-        "crontab line 3: the identifier 'a' is taken by crontab line 1;"
-        " give one of them another (?id=NAME, CronItem.identifier)"
+        "crontab line 3: duplicate identifier 'a', also of crontab line 1;"
+        " change one of them (?id=NAME, CronItem.identifier)"
     )
     assert len(parse_crontab("0 1 * * * a\n0 3 * * * a ?id=b\n")) == 2
 
@@ -252,7 +252,7 @@ def test_two_items_with_one_identifier_are_refused_naming_both_lines() -> None:
 def test_items_of_two_crontabs_are_held_apart_by_the_same_rule() -> None:
     ours, theirs = parse_crontab("* * * * * a\n* * * * * b", "ours"), parse_crontab("# c\n* * * * * a", "theirs")
     assert refuse_duplicates(ours) == ours
-    with pytest.raises(CrontabError, match="theirs line 2: the identifier 'a' is taken by ours line 1"):
+    with pytest.raises(CrontabError, match="theirs line 2: duplicate identifier 'a', also of ours line 1"):
         refuse_duplicates([*ours, *theirs])
 
 
@@ -370,7 +370,7 @@ def test_phrases_add_up() -> None:
     "text", ["5", "d", "1.5h", "-1d", "1+d", "1D", "1y", "1d+", "%D9%A3d", "1d%0A", "9" * 13 + "s"]
 )
 def test_what_is_no_phrase_is_refused(text: str) -> None:
-    with pytest.raises(CrontabError, match="is no time phrase; write for example 30m"):
+    with pytest.raises(CrontabError, match="is not a period; write for example 30m"):
         fill_of(text)
 
 

@@ -380,7 +380,7 @@ def test_an_item_whose_job_the_store_refuses_harms_no_other_item(run: Run) -> No
                 assert await harness.ticks(task) == ["2030-01-01T04:00", "2030-01-01T05:00"]
             assert await harness.ticks("b") == []
             assert [trouble.error for trouble in harness.told(SchedulingFailed)] == [
-                "b: this tick is passed over: no b here"
+                "b: this tick is skipped: no b here"
             ] * 2
 
     run(scenario())

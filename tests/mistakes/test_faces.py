@@ -53,7 +53,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "cron with a number": (declare(7), "an int; give five fields such as '0 4 * * *', or a function"),
     "cron and an argument": (
         declare("0 7 * * mon", plain),
-        "missing argument 'to'; give its arguments: app.cron(…, report, {…})",
+        "missing argument 'to'; give the arguments: app.cron(…, report, {…})",
     ),
 }
 

@@ -128,7 +128,7 @@ def test_names_and_macros_equal_the_fields_of_a_crontab(app: App, known: str, fi
         ("0 9 * * mno", "weekday 'mno': no name 'mno'; did you mean 'mon'"),
         ("0 9 * * jan", "weekday 'jan': no name 'jan'"),
         ("0 nine * * *", "hour 'nine': 'nine' is no number"),
-        ("0 9 * * fri-mon", "weekday '5-1': 5-1 does not run upwards; write 5-6,0-1"),
+        ("0 9 * * fri-mon", "weekday '5-1': the start of 5-1 is not before its end; write 5-6,0-1"),
         ("@daily t", "no such macro"),
     ],
 )

@@ -145,9 +145,7 @@ def test_a_class_and_a_generator_are_refused_on_every_way_in(function: Any, why:
 
 def test_a_crontab_takes_what_was_declared_and_says_so() -> None:
     wrong: Any = asked
-    with pytest.raises(
-        ConfigurationError, match=r"App\.cron: a function given; give what @app.task makes of a function"
-    ):
+    with pytest.raises(ConfigurationError, match=r"App\.cron: a function given; give a task declared with @app.task"):
         App("memory://").cron("0 4 * * *", wrong)
 
 

@@ -272,12 +272,12 @@ def test_the_nearest_job_is_shown_and_what_differs(jobs: Jobs) -> None:
         jobs.assert_enqueued(send, to="ada", subject="Hi")
     lines = str(raised.value).splitlines()
     assert lines[:3] == [
-        "no job waits that was enqueued as send(to='ada', subject='Hi')",
+        "no waiting job matches send(to='ada', subject='Hi')",
         "the nearest is job 2:",
         "    to: expected 'ada', is 'carl'",
     ]
     assert "job 1: send(to='bob'), queued" in lines[-2]
-    with pytest.raises(AssertionError, match=r"a job waits that was enqueued as send\(to='bob'\)"):
+    with pytest.raises(AssertionError, match=r"a waiting job matches send\(to='bob'\)"):
         jobs.assert_not_enqueued(send, to="bob")
 
 
@@ -293,7 +293,7 @@ def test_of_long_arguments_that_differ_late_the_difference_is_shown(jobs: Jobs) 
 def test_a_job_that_has_run_is_named(jobs: Jobs) -> None:
     app.sync.enqueue(send, "bob")
     jobs.drain()
-    with pytest.raises(AssertionError, match="job 1 was one, and does not wait any more: it is completed"):
+    with pytest.raises(AssertionError, match="job 1 matches, but is no longer waiting: it is completed"):
         jobs.assert_enqueued(send, to="bob")
 
 
@@ -303,7 +303,9 @@ def test_a_mistyped_argument_is_refused(jobs: Jobs) -> None:
 
 
 def test_what_is_no_task_is_refused(jobs: Jobs) -> None:
-    with pytest.raises(InvalidJob, match=r"assert_enqueued: a function is no task; give what @app\.task made"):
+    with pytest.raises(
+        InvalidJob, match=r"assert_enqueued: a function is not a task; give a task declared with @app\.task"
+    ):
         jobs.assert_enqueued(open_mailer)  # type: ignore[arg-type]
 
 

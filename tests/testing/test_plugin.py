@@ -51,7 +51,7 @@ def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("", "no stowhand_app is set; write stowhand_app ="),
+        ("", "stowhand_app is not set; write stowhand_app ="),
         ("stowhand_app = shop:ap", "stowhand_app: 'shop:ap': shop has no 'ap'; did you mean 'app'?; write"),
         ("stowhand_app = shop:count", "an int, not App; did you mean 'app'?"),
         ("stowhand_app = shopp:app", "no module named 'shopp'; did you mean 'shop'?"),
@@ -81,7 +81,7 @@ def test_a_fixture_of_that_name_holds_for_its_folder(project: pytest.Pytester) -
     (project.path / "sub" / "test_sub.py").write_text("def test_sub(jobs): ...")
     result = run(project)
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*the fixture 'stowhand_app' gave a str; it returns an App*"])
+    result.stdout.fnmatch_lines(["*the fixture 'stowhand_app' returned a str; return an App*"])
 
 
 def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +106,12 @@ def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkey
 @pytest.mark.parametrize(
     ("mark", "said"),
     [
-        ("store='postgre'", "stowhand(store='postgre'): it is one of memory, sqlite, postgres"),
+        ("store='postgre'", "stowhand(store='postgre'): unknown store; give memory, sqlite, postgres"),
         ("stroe='postgres'", "stowhand(stroe='postgres'): write stowhand(store='memory', now=None)"),
         ("'postgres'", "stowhand('postgres'): write stowhand(store='memory', now=None)"),
-        ("store=3", "stowhand(store=3): it is one of memory, sqlite, postgres"),
-        ("now='noon'", "stowhand(now='noon'): write a datetime, or a moment as in '2030-01-01T12:00'"),
-        ("store='postgres'", 'needs a server: set stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
+        ("store=3", "stowhand(store=3): unknown store; give memory, sqlite, postgres"),
+        ("now='noon'", "stowhand(now='noon'): give a datetime, or a text such as '2030-01-01T12:00'"),
+        ("store='postgres'", 'needs a server; set stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
     ],
 )
 def test_a_wrong_mark_says_what_to_write(

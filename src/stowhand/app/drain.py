@@ -13,7 +13,7 @@ import msgspec
 from stowhand.app.built_in import with_built_in
 from stowhand.app.presets import preset_worker
 from stowhand.clock import Clock
-from stowhand.cron.agenda import MINUTE, Agenda, next_minute, this_minute
+from stowhand.cron.agenda import ONE_MINUTE, Agenda, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import TickWriter
 from stowhand.events import Events, JobEnded
@@ -202,7 +202,7 @@ class RecurringItems:
             await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
             writer = TickWriter(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
             await writer.enter(self._agenda.due(now), now)
-            self._agenda.done_until(this_minute(now) + MINUTE)
+            self._agenda.done_until(this_minute(now) + ONE_MINUTE)
 
 
 def _raise(item: ParsedItem, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that are commands: run as a build executor would, with everything they say in the record's execution log."""
+"""Jobs that run commands, with their output in the record's execution log."""
 
 from __future__ import annotations
 

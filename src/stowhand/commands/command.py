@@ -14,29 +14,29 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration, seconds
 
 MAX_KEY_BYTES = 255
-"""Bytes."""
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
-"""Variables of the worker that a command sees, with every ``LC_…``. Nothing else: no password, no URL."""
+"""Variables of the worker that a command inherits, besides every ``LC_…``. No other is inherited, because it may
+contain a password."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A program, its arguments and its surroundings. No shell reads it: for that, ``["sh", "-c", "…"]``.
+    """A program, its arguments and its environment. It runs without a shell, unless ``argv`` is ``["sh", "-c", "…"]``.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError if a value is invalid.
     """
 
     key: str
-    """Name in the execution log: ``clone``, ``step.lint.0`` …"""
+    """Name in the execution log, such as ``clone`` or ``step.lint.0``."""
     argv: Sequence[str | Path]
-    """The program, looked for in the command's own PATH, and its arguments."""
+    """The program, which is searched in the command's own PATH, and its arguments."""
     cwd: str | Path | None = None
-    """The folder it runs in; ``None``: the handler's."""
+    """The working folder. ``None`` means the handler's."""
     env: Mapping[str, str] | None = None
-    """Variables beside the handler's; the same name outdoes it."""
+    """Environment variables, which take precedence over the handler's."""
     stdin: bytes | str | None = None
-    """``None``: it has no input (``/dev/null``)."""
+    """The input. ``None`` means no input (``/dev/null``)."""
     timeout: Duration | None = None
-    """Seconds or a timedelta; ``None``: the handler's."""
+    """Maximum duration: seconds or a timedelta. ``None`` means the handler's."""
 
     def __post_init__(self) -> None:
         _check_key(self.key)
@@ -64,28 +64,31 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_folder(label: str, folder: object) -> str | None:
-    """Text, from text or a path. Raises ConfigurationError, as the others do."""
+    """Return a folder as text, from text or a path. Raises ConfigurationError."""
     if folder is not None and not isinstance(folder, str | Path):
         raise ConfigurationError(f"{label} is {a_type(folder)}; give a path")
     return None if folder is None else os.fspath(folder)
 
 
 def read_variables(label: str, variables: object) -> dict[str, str]:
-    """Names and values that a process can be given. The message shows no value: it may be a secret."""
+    """Return variables that can be passed to a process. Raises ConfigurationError, which shows no values.
+
+    A value may be a secret.
+    """
     if variables is None:
         return {}
     if not isinstance(variables, Mapping):
         raise ConfigurationError(f"{label} is {a_type(variables)}; give a mapping of names to values")
     for name, value in variables.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise ConfigurationError(f"{label}: {name!r} is no name of a variable")
+            raise ConfigurationError(f"{label}: {name!r} is not a name of a variable")
         if not isinstance(value, str) or "\0" in value:
-            raise ConfigurationError(f"{label}: the value of {name} is no text without NUL; give str(…)")
+            raise ConfigurationError(f"{label}: the value of {name} is not text without NUL; give str(…)")
     return dict(variables)
 
 
 def read_seconds(label: str, duration: object, *, is_zero_allowed: bool = False) -> float | None:
-    """Seconds, from a number or a timedelta."""
+    """Return a duration in seconds, from a number, a timedelta or a phrase. Raises ConfigurationError."""
     if duration is None:
         return None
     value = math.nan
@@ -105,14 +108,14 @@ def _check_key(key: object) -> None:
 def _words(key: str, argv: object) -> tuple[str, ...]:
     if isinstance(argv, str | bytes):
         raise ConfigurationError(
-            f"command {key}: argv is one string; give a list of words, or let a shell read it: ['sh', '-c', …]"
+            f"command {key}: argv is one string; give a list of words, or use a shell: ['sh', '-c', …]"
         )
     if not isinstance(argv, Sequence):
         raise ConfigurationError(f"command {key}: argv is {a_type(argv)}; give a list of words")
     words = tuple(os.fspath(word) if isinstance(word, Path) else word for word in argv)
     for index, word in enumerate(words):
         if not isinstance(word, str) or "\0" in word:
-            raise ConfigurationError(f"command {key}: word {index} of argv is no text without NUL; give str(…)")
+            raise ConfigurationError(f"command {key}: word {index} of argv is not text without NUL; give str(…)")
     if not words or not words[0]:
         raise ConfigurationError(f"command {key}: argv is empty; give a program and its arguments")
     return words

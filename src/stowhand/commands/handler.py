@@ -1,7 +1,7 @@
-"""Runs the commands of a job, one after another, as a build executor would.
+"""A handler that runs the commands of a job, one after another.
 
-Each has its entry in the execution log: the command, its output (stdout and stderr merged, secrets redacted), its exit
-code and its duration. The first failed command ends the attempt; the error contains its exit code and last lines.
+Each command has an entry in the execution log, with its output (stdout and stderr merged, secrets redacted), exit code
+and duration. The first failed command ends the attempt. The error contains its exit code and last lines.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ R = TypeVar("R")
 Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
 
 MAX_STOPPING_GRACE_SECONDS = 3.0
-"""Seconds between TERM and KILL, at most, when the worker stops: it waits only a little longer itself."""
+"""Maximum time between TERM and KILL if the worker stops, which waits only a little longer itself."""
 MAX_LOST_GRACE_SECONDS = 0.5
-"""Seconds between TERM and KILL when the lease is lost: another worker may have begun."""
-NOT_FOUND_EXIT_CODE, NOT_STARTED_EXIT_CODE = 127, 126
-"""Exit codes of what was never run, as a shell has them."""
+"""Maximum time between TERM and KILL if the lease is lost: another worker may have started the job."""
+NOT_FOUND_EXIT_CODE = 127
+NOT_STARTED_EXIT_CODE = 126
+"""Exit codes of a shell for a command that was not found, or could not be started."""
 
 
 class CommandHandler(Generic[R]):
@@ -64,24 +65,24 @@ class CommandHandler(Generic[R]):
         clock: Clock | None = None,
     ) -> None:
         if not callable(commands):
-            raise ConfigurationError("commands: give a function that makes a list of Command of a record")
+            raise ConfigurationError("commands: give a function that returns a list of Command for a record")
         self._commands, self._clock = commands, clock or SystemClock()
         self._redact: Callable[[R], Redactor]
         if callable(redact):
             secrets = redact
             self._redact = lambda record: Redactor(secrets(record))
         else:
-            always = Redactor(redact)
-            self._redact = lambda record: always
+            redactor = Redactor(redact)
+            self._redact = lambda record: redactor
         self._timeout = read_seconds("timeout", timeout)
         self._grace = read_seconds("grace", grace, is_zero_allowed=True) or 0.0
         self._cwd, self._env = read_folder("cwd", cwd), read_variables("env", env)
-        self._fatal = frozenset(fatal_codes)
-        if not all(type(code) is int and 0 < code < 256 for code in self._fatal):
-            raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal))}; give exit codes, 1 to 255")
+        self._fatal_codes = frozenset(fatal_codes)
+        if not all(type(code) is int and 0 < code < 256 for code in self._fatal_codes):
+            raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal_codes))}; give exit codes, 1 to 255")
 
     async def handle(self, ctx: Attempt[R], record: R) -> Outcome | None:
-        """Run them. ``None``: every one exited with code 0. What this raises shows no secret."""
+        """Run the commands. Return ``None`` if all exited with code 0. Errors contain no secrets."""
         redactor = self._redact(record)
         try:
             for command in await self._read(record):
@@ -99,8 +100,8 @@ class CommandHandler(Generic[R]):
         return None
 
     async def _read(self, record: R) -> list[Command]:
-        made: Any = self._commands(record)
-        commands = list(await made if inspect.isawaitable(made) else made)
+        result: Any = self._commands(record)
+        commands = list(await result if inspect.isawaitable(result) else result)
         for command in commands:
             if not isinstance(command, Command):
                 raise ConfigurationError(f"commands: {a_type(command)} among them; give Command(key, argv)")
@@ -109,7 +110,7 @@ class CommandHandler(Generic[R]):
         return commands
 
     async def _run(self, ctx: Attempt[R], command: Command, entry: Step) -> str | None:
-        """Run one to its end. ``None``: it worked."""
+        """Run one command. Return an error text, or ``None`` if it succeeded."""
         words, cwd = command.words, read_folder("cwd", command.cwd) or self._cwd
         limit = read_seconds("timeout", command.timeout) or self._timeout
         env = inherited(os.environ) | self._env | dict(command.env or {})
@@ -140,18 +141,19 @@ class CommandHandler(Generic[R]):
         return None if protocol.code == 0 else f"{command.key} {describe_exit(protocol.code)}"
 
     def _kill_delay(self, ctx: Attempt[R]) -> float:
-        """Seconds between TERM and KILL."""
+        """Return the seconds between TERM and KILL."""
         if control_of(ctx).lost:
             return min(self._grace, MAX_LOST_GRACE_SECONDS)
         return min(self._grace, MAX_STOPPING_GRACE_SECONDS) if ctx.cancel_reason == "returned" else self._grace
 
     def _failure(self, error_text: str, entry: Step) -> Retry | Fail:
-        text = "\n".join([error_text, *(line for line in entry.output.last_lines if not _is_ours(line, error_text))])
-        return Fail(text) if entry.exit_code in self._fatal else Retry(text)
+        lines = [line for line in entry.output.last_lines if not _is_own_line(line, error_text)]
+        text = "\n".join([error_text, *lines])
+        return Fail(text) if entry.exit_code in self._fatal_codes else Retry(text)
 
 
-def _is_ours(line: str, error_text: str) -> bool:
-    """The line that says the same in the log entry."""
+def _is_own_line(line: str, error_text: str) -> bool:
+    """Return whether a line of the log entry repeats the error text."""
     return line.startswith("[") and error_text.endswith(line[1:-1])
 
 
@@ -159,7 +161,7 @@ def _start_error(word: str, cwd: str | None, error: OSError | ValueError) -> str
     if isinstance(error, OSError) and cwd is not None and error.filename == cwd:
         return f"its folder {cwd}: {error.strerror}"
     if "/" not in word and isinstance(error, FileNotFoundError):
-        return f"{word}: command not found in its PATH"
+        return f"{word}: command not found in PATH"
     if isinstance(error, PermissionError):
         return f"{word}: not executable ({error.strerror})"
     return f"{word}: {describe_start_error(os.path.join(cwd or '', word), error)}"  # noqa: PTH118 - a word, not yet a path

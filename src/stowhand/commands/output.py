@@ -1,4 +1,4 @@
-"""The output of one step: redacted, and only its end kept, however much there is."""
+"""The redacted output of one step, of which the end is kept."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from stowhand.jobs.text import clean
 from stowhand.tasks.program import OutputReader
 
 MAX_ERROR_LINES = 20
-"""Lines of output in the error of a command that failed."""
+"""Maximum number of output lines in the error of a failed command."""
 MAX_ERROR_BYTES = 4 * 1024
-"""Bytes of output in that error."""
+"""Maximum size of the output in that error."""
 _MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 16
 """A few bytes more than are stored, so that the log shows that output was cut."""
 
 
 class Output:
-    """Redacts a program's output (an ``OutputReader``) and keeps its end. ``on_change`` follows each addition."""
+    """An ``OutputReader`` that redacts the output and keeps its end. ``on_change`` is called after each addition."""
 
     def __init__(self, redactor: Redactor, on_change: Callable[[], None] = lambda: None) -> None:
         self._redactor = redactor
         self._stream = redactor.stream()
         self._kept = bytearray()
         self._on_change = on_change
-        self._ended = False
+        self._has_ended = False
         self._second_reader: OutputReader | None = None
 
     def attach(self, reader: OutputReader) -> None:
@@ -38,15 +38,15 @@ class Output:
         self._keep(self._stream.feed(data))
 
     def end(self) -> None:
-        """The program said no more. Harmless when repeated."""
-        if not self._ended:
-            self._ended = True
+        """End the program's output. Idempotent."""
+        if not self._has_ended:
+            self._has_ended = True
             self._keep(self._stream.end())
             if self._second_reader is not None:
                 self._second_reader.end()
 
     def add_line(self, line: str) -> None:
-        """A line of ours, after what the program said."""
+        """Add a line about the program after its output."""
         self.end()
         if self._kept and not self._kept.endswith(b"\n"):
             self._keep(b"\n")
@@ -54,14 +54,14 @@ class Output:
 
     @property
     def text(self) -> str:
-        """The end of it. Bytes that are no UTF-8 become U+FFFD; a character that is half here is not shown yet."""
+        """The end of the output. Invalid UTF-8 becomes U+FFFD. An incomplete last character is omitted."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(
-            bytes(self._kept[-_MAX_KEPT_BYTES:]), self._ended
+            bytes(self._kept[-_MAX_KEPT_BYTES:]), self._has_ended
         )
 
     @property
     def last_lines(self) -> list[str]:
-        """The last of it, for an error."""
+        """The last lines of the output, for an error."""
         text = self._kept[-MAX_ERROR_BYTES:].decode("utf-8", "replace")
         lines = [clean(line.rstrip()) for line in text.splitlines() if line.strip()]
         return lines[-MAX_ERROR_LINES:]

@@ -1,8 +1,8 @@
-"""Secrets are blacked out on their way into a log, however the output is cut into pieces.
+"""Redaction of secrets in output, regardless of how the output is divided into pieces.
 
-A secret is looked for as the bytes of its UTF-8, and as those that a program is given in this locale. One of several
-lines is also looked for line by line, because programs indent, number and reflow what they print. What is encoded
-(base64, percent signs, JSON escapes) is another text: give that form as a secret too.
+A secret is searched as UTF-8 and in the encoding of this locale, in which programs receive it. A secret of several
+lines is also searched line by line, because programs indent, number and wrap lines. Encoded forms (base64, percent
+encoding, JSON escapes) are not searched: pass them as secrets too.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from stowhand.errors import ConfigurationError, a_type
 
 REDACTION_MARK = "******"
 MIN_SECRET_CHARACTERS = 4
-"""Characters. Shorter ones stand in ordinary words, and blacking those out would show where the secret is."""
+"""Minimum length of a secret. Shorter ones occur in ordinary words, whose redaction would reveal the secret."""
 MIN_LINE_CHARACTERS = 8
-"""Characters of a line of a longer secret that is looked for by itself."""
+"""Minimum length of a line of a longer secret that is searched separately."""
 MAX_SECRETS = 1000
-"""Secrets of one job."""
+"""Maximum number of secrets of one job."""
 MAX_SECRET_BYTES = 64 * 1024
-"""Bytes of one secret."""
 _MARK_BYTES = REDACTION_MARK.encode()
 
 
 class Redactor:
-    """Secrets to remove from texts. Raises ConfigurationError, which never shows a secret."""
+    """The secrets to remove from texts. Raises ConfigurationError, whose message never contains a secret."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         if isinstance(secrets, str | bytes):
@@ -35,10 +34,10 @@ class Redactor:
         for number, secret in enumerate(secrets, 1):
             pieces.update(_pieces(secret, number))
         self._secrets = sorted(pieces, key=len, reverse=True)
-        self._longest = len(self._secrets[0]) if self._secrets else 0
+        self._max_secret_bytes = len(self._secrets[0]) if self._secrets else 0
 
     def text(self, text: str) -> str:
-        """``text`` without any of them."""
+        """Return ``text`` with its secrets redacted."""
         if not self._secrets:
             return text
         raw = text.encode("utf-8", "surrogatepass")
@@ -46,11 +45,11 @@ class Redactor:
         return (stream.feed(raw) + stream.rest()).decode("utf-8", "replace")
 
     def stream(self) -> Stream:
-        """Return a redactor of output that comes in pieces."""
+        """Return a redactor for output that arrives in pieces."""
         return Stream(self)
 
     def find_secrets(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield the places of secrets, overlapping ones too."""
+        """Yield start and end of each secret, including overlapping ones."""
         for secret in self._secrets:
             start = data.find(secret)
             while start >= 0:
@@ -58,8 +57,8 @@ class Redactor:
                 start = data.find(secret, start + 1)
 
     def partial_secret_start(self, data: bytes) -> int:
-        """Return where the longest end of ``data`` begins that may begin a secret; its length if there is none."""
-        first = max(len(data) - self._longest + 1, 0)
+        """Return the first position from which ``data`` may be an incomplete secret; its length if there is none."""
+        first = max(len(data) - self._max_secret_bytes + 1, 0)
         best = len(data)
         for secret in self._secrets:
             start = data.find(secret[:1], max(first, len(data) - len(secret) + 1))
@@ -72,38 +71,38 @@ class Redactor:
 
 
 class Stream:
-    """Redactor of one output. Holds back what may begin a secret until more arrives."""
+    """Redactor of one output. It holds back the possible beginning of a secret until more output arrives."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._pending = b""
-        self._covered = 0
-        """Held bytes that belong to a mark that has been written."""
+        self._covered_bytes = 0
+        """Number of held bytes that belong to a secret whose mark has been returned."""
         self._ends_with_mark = False
-        """A mark is the last that was shown."""
+        """Whether the returned output ends with a mark."""
 
     def feed(self, data: bytes) -> bytes:
-        """Add output. Returns what may be shown."""
+        """Add output; return the part that can be shown."""
         data = self._pending + data
         return self._show(data, self._redactor.partial_secret_start(data))
 
     def end(self) -> bytes:
-        """End the output, which may have been cut within a secret: the beginning of one counts as one."""
+        """End the output, and return the rest. It may be cut within a secret, so a possible beginning is redacted."""
         if len(self._pending) < MIN_SECRET_CHARACTERS:
             return self.rest()
         self._pending = b""
-        self._covered = 0
+        self._covered_bytes = 0
         return b"" if self._ends_with_mark else _MARK_BYTES
 
     def rest(self) -> bytes:
-        """End the output, which is complete."""
+        """End a complete output, and return the rest."""
         return self._show(self._pending, len(self._pending))
 
-    def _show(self, data: bytes, upto: int) -> bytes:
-        shown, done = [], self._covered
+    def _show(self, data: bytes, end_of_shown: int) -> bytes:
+        shown, done = [], self._covered_bytes
         for start, end in sorted(self._redactor.find_secrets(data)):
             if start > done:
-                if start >= upto:
+                if start >= end_of_shown:
                     break
                 shown.append(data[done:start])
                 self._ends_with_mark = False
@@ -111,10 +110,10 @@ class Stream:
                 shown.append(_MARK_BYTES)
                 self._ends_with_mark = True
             done = max(done, end)
-        if done < upto:
-            shown.append(data[done:upto])
+        if done < end_of_shown:
+            shown.append(data[done:end_of_shown])
             self._ends_with_mark = False
-        self._pending, self._covered = data[upto:], max(done - upto, 0)
+        self._pending, self._covered_bytes = data[end_of_shown:], max(done - end_of_shown, 0)
         return b"".join(shown)
 
 
@@ -133,5 +132,5 @@ def _pieces(secret: object, number: int) -> Iterator[bytes]:
     lines = [line.strip() for line in secret.splitlines()]
     for text in (secret.strip(), *(line for line in lines if len(lines) > 1 and len(line) >= MIN_LINE_CHARACTERS)):
         yield text.encode("utf-8", "surrogatepass")
-        with suppress(UnicodeEncodeError):  # then no program can be given it
+        with suppress(UnicodeEncodeError):  # a text that the locale cannot encode cannot be passed to a program
             yield os.fsencode(text)

@@ -1,4 +1,4 @@
-"""Recurring jobs: items of a crontab, the minutes at which they are due, and their scheduler. Pure above the line.
+"""Recurring jobs: items of a crontab, their due minutes, and their scheduler. Modules above the line are pure.
 
 crontab.py     a crontab's text, or `CronItem`s written in Python, as parsed items
 command.py     the task, its options and its payload, after the five fields of a line

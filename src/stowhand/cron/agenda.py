@@ -13,7 +13,7 @@ from itertools import repeat
 
 from stowhand.cron.item import ParsedItem
 
-MINUTE = timedelta(minutes=1)
+ONE_MINUTE = timedelta(minutes=1)
 MAX_CATCH_UP = timedelta(hours=24)
 """Period for which a running scheduler catches up after an outage, a sleep or a step of the clock. The item's ``fill``
 decides about older ticks, as after a downtime."""
@@ -64,13 +64,13 @@ class Agenda:
     def drop_overdue(self, now: datetime) -> bool:
         """Drop ticks that are overdue by more than ``MAX_CATCH_UP``. Return whether there may have been any."""
         oldest = next_minute(now - MAX_CATCH_UP)
-        behind = any(cursor < oldest for cursor in self._cursors.values())
+        is_behind = any(cursor < oldest for cursor in self._cursors.values())
         self.done_until(oldest)
-        return behind
+        return is_behind
 
     def due(self, now: datetime) -> Iterator[Due]:
         """Yield ticks up to now that were not examined, in the order of time."""
-        end = this_minute(now) + MINUTE
+        end = this_minute(now) + ONE_MINUTE
         return in_order([(item, self.ticks(item, self.cursor(item), end)) for item in self.items])
 
     def pause(self, now: datetime) -> float:
@@ -83,7 +83,7 @@ class Agenda:
         """Return the item's first tick that was not examined, at most ``end``."""
         try:
             return next(item.ticks(self.cursor(item), end), end)
-        except Exception:  # noqa: BLE001 - boundary: an item's own function; reported when that minute has come
+        except Exception:  # noqa: BLE001 - boundary: an item's own function; reported when that minute is due
             return end
 
     def ticks(self, item: ParsedItem, start: datetime, end: datetime) -> Iterator[datetime]:
@@ -91,19 +91,19 @@ class Agenda:
         if not item.is_function:
             yield from item.ticks(start, end)
             return
-        reported = False
+        was_reported = False
         minute = next_minute(start)
         while minute < end:
             try:
                 is_due = item.due(minute)
             except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
                 is_due = False
-                if not reported:
+                if not was_reported:
                     self._on_error(item, error)
-                reported = True
+                was_reported = True
             if is_due:
                 yield minute
-            minute += MINUTE
+            minute += ONE_MINUTE
 
 
 def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator[Due]:
@@ -111,8 +111,8 @@ def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator
 
     Ticks of one minute are ordered by identifier, so that all schedulers lock rows in the same order.
     """
-    each = (zip(times, repeat(item)) for item, times in ticks)
-    return heapq.merge(*each, key=lambda due: (due[0], due[1].identifier))
+    tick_streams = (zip(times, repeat(item)) for item, times in ticks)
+    return heapq.merge(*tick_streams, key=lambda due: (due[0], due[1].identifier))
 
 
 def this_minute(time: datetime) -> datetime:
@@ -122,4 +122,4 @@ def this_minute(time: datetime) -> datetime:
 
 def next_minute(time: datetime) -> datetime:
     """Return the time itself if it is a whole minute, else the next whole minute."""
-    return time if time == this_minute(time) else this_minute(time) + MINUTE
+    return time if time == this_minute(time) else this_minute(time) + ONE_MINUTE

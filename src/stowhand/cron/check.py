@@ -46,8 +46,8 @@ def check_item(
 
     ``names``: the names of job options in the source of the item.
     """
-    given: object = item.options
-    options = given if isinstance(given, CronOptions) else CronOptions()
+    item_options: object = item.options
+    options = item_options if isinstance(item_options, CronOptions) else CronOptions()
 
     def read(reader: Callable[[Any], Any], value: object, label: str = "") -> Any:
         # One by one, so that all problems are reported at once.
@@ -68,8 +68,8 @@ def check_item(
             limits.check_options(NewJob(task="any", **{field: value}))
         except ValueError as error:
             problems.append(str(error).replace(field, names[field], 1))
-    if options is not given:
-        problems.append(f"options: {a_type(given)}; give CronOptions(…)")
+    if options is not item_options:
+        problems.append(f"options: {a_type(item_options)}; give CronOptions(…)")
     if problems or when is None:
         return None
     job = NewJob(task=item.task, key_mode=key_mode, **details)
@@ -90,8 +90,8 @@ def check_item(
 def _details(options: CronOptions) -> dict[str, Any]:
     """Return the options that are set, by the names of `NewJob`."""
     fields = ("max_attempts", "serial", "queue", "priority", "key")
-    given = {field: getattr(options, PYTHON_NAMES[field]) for field in fields}
-    return {field: value for field, value in given.items() if value is not None}
+    values = {field: getattr(options, PYTHON_NAMES[field]) for field in fields}
+    return {field: value for field, value in values.items() if value is not None}
 
 
 def _read_task(task: object) -> str:
@@ -102,7 +102,7 @@ def _read_fill(period: Duration) -> int:
     """Return the seconds, rounded up."""
     period = seconds(period)
     if not 0 <= period <= MAX_FILL_SECONDS:
-        raise ValueError(f"{period:.9g} s is not within 0 and 366d, as far as ticks are remembered")
+        raise ValueError(f"{period:.9g} s; give 0 to 366d, the time for which ticks are remembered")
     return math.ceil(period)
 
 
@@ -121,13 +121,13 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
     if mode not in ITEM_KEY_MODES:
         raise ValueError(f"{mode!r}{suggest(mode, ITEM_KEY_MODES)}")
     if options.job_key is None:
-        raise ValueError(f"{mode!r} says what happens to the job with the same key, and there is no key; give one")
+        raise ValueError(f"{mode!r} has no effect without a key; give a key too")
     return KeyMode(mode)
 
 
 def _read_payload(payload: object) -> dict[str, object]:
     """Return a copy without ``_cron``, which is reserved. Checks the whole payload that every job will have."""
-    write = encode_plain if isinstance(payload, dict) else strict_json.encode  # a model has its own types
+    write = encode_plain if isinstance(payload, dict) else strict_json.encode  # the fields of a model are typed
     value = {} if payload is None else strict_json.decode(write(payload))
     if not isinstance(value, dict):
         raise ValueError(f"payload: {json.dumps(value)[:40]}; give an object")
@@ -151,17 +151,17 @@ def _write_spec(
         "jobKeyMode": job.key_mode.value if job.key_mode is not KeyMode.REPLACE else None,
         "tz": tz if tz != "UTC" else None,
     }
-    given = [
+    query = [
         f"{name}={quote(str(value), safe=_UNQUOTED_CHARACTERS)}" for name, value in options.items() if value is not None
     ]
     words = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
-    if given:
-        words.append(f"?{'&'.join(given)}")
+    if query:
+        words.append(f"?{'&'.join(query)}")
     if payload:
         words.append(json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
     return " ".join(words)
 
 
 def _name(match: Match) -> str:
-    named = match if hasattr(match, "__qualname__") else type(match)
-    return f"{named.__module__}.{named.__qualname__}"
+    subject = match if hasattr(match, "__qualname__") else type(match)
+    return f"{subject.__module__}.{subject.__qualname__}"

@@ -18,7 +18,7 @@ MAX_PROBLEMS_LISTED = 1000
 """Maximum number of problems in one error."""
 MAX_NAME_CHARACTERS = 40
 """Maximum length of an item's name in a message."""
-_LINE_BREAK = re.compile("\r\n|\r|\n")
+_LINE_BREAK_PATTERN = re.compile("\r\n|\r|\n")
 
 
 def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
@@ -36,11 +36,11 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
     items = []
     if not isinstance(text, str):
         raise CrontabError(f"{name}: {a_type(text)}; give its text")
-    for number, line in enumerate(_LINE_BREAK.split(text.removeprefix("\ufeff")), start=1):
+    for number, line in enumerate(_LINE_BREAK_PATTERN.split(text.removeprefix("\ufeff")), start=1):
         line = line.strip()
         if line and not line.startswith("#"):
             items.append(_parse_line(line, f"{name} line {number}", problems))
-    return _all_of(items, problems)
+    return _checked_items(items, problems)
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
@@ -51,13 +51,13 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
 
     """
     problems: list[str] = []
-    given: object = items
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise CrontabError(f"cron items: {a_type(given)}; give a list of CronItem")
+    value: object = items
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise CrontabError(f"cron items: {a_type(value)}; give a list of CronItem")
     parsed = [
-        _parse_item(one, f"cron item {number}", PYTHON_NAMES, problems) for number, one in enumerate(items, start=1)
+        _parse_item(item, f"cron item {number}", PYTHON_NAMES, problems) for number, item in enumerate(items, start=1)
     ]
-    return _all_of(parsed, problems)
+    return _checked_items(parsed, problems)
 
 
 def parse_app_item(item: CronItem) -> ParsedItem:
@@ -69,23 +69,23 @@ def parse_app_item(item: CronItem) -> ParsedItem:
         except ValueError as error:
             problems.append(f"App.cron ({_display_name(str(item.identifier or item.task))}): {error}")
             item = msgspec.structs.replace(item, match="* * * * *")
-    (parsed,) = _all_of([_parse_item(item, "App.cron", APP_NAMES, problems)], problems)
+    (parsed,) = _checked_items([_parse_item(item, "App.cron", APP_NAMES, problems)], problems)
     return parsed
 
 
 def refuse_duplicates(items: Iterable[ParsedItem]) -> tuple[ParsedItem, ...]:
     """Return the items. Raises CrontabError if two have the same identifier."""
-    return _all_of(list(items), [])
+    return _checked_items(list(items), [])
 
 
-def _all_of(items: Sequence[ParsedItem | None], problems: list[str]) -> tuple[ParsedItem, ...]:
+def _checked_items(items: Sequence[ParsedItem | None], problems: list[str]) -> tuple[ParsedItem, ...]:
     first: dict[str, ParsedItem] = {}
     for item in items:
         if item is not None and first.setdefault(item.identifier, item) is not item:
             other = first[item.identifier].position
             problems.append(
-                f"{item.position}: the identifier {item.identifier!r} is taken by {other};"
-                " give one of them another (?id=NAME, CronItem.identifier)"
+                f"{item.position}: duplicate identifier {item.identifier!r}, also of {other};"
+                " change one of them (?id=NAME, CronItem.identifier)"
             )
     if problems:
         more = [f"… and {len(problems) - MAX_PROBLEMS_LISTED} more"] if len(problems) > MAX_PROBLEMS_LISTED else []
@@ -96,15 +96,15 @@ def _all_of(items: Sequence[ParsedItem | None], problems: list[str]) -> tuple[Pa
 def _parse_line(line: str, position: str, problems: list[str]) -> ParsedItem | None:
     line_problems: list[str] = []
     words = line.split(None, 5)
-    found = None
-    if shape := _line_problem(words):
-        line_problems.append(shape)
+    parsed_item = None
+    if problem := _line_problem(words):
+        line_problems.append(problem)
     else:
         pattern = parse_pattern(words[:5], line_problems)
         item = parse_command(words[5], line_problems)
-        found = check_item(item, pattern, position, CRONTAB_NAMES, line_problems)
+        parsed_item = check_item(item, pattern, position, CRONTAB_NAMES, line_problems)
     problems += [f"{position}: {problem}" for problem in line_problems]
-    return found
+    return parsed_item
 
 
 def _line_problem(words: Sequence[str]) -> str | None:
@@ -112,8 +112,8 @@ def _line_problem(words: Sequence[str]) -> str | None:
     first = words[0]
     if first.startswith("@"):
         replacement = MACROS.get(first.lower())
-        return f"{first[:40]!r} is not understood; write {replacement or 'five fields, as in 0 4 * * *'}"
-    count = next((at for at, word in enumerate(words) if not FIELD_PATTERN.fullmatch(word)), len(words))
+        return f"{first[:40]!r} is not supported; write {replacement or 'five fields, as in 0 4 * * *'}"
+    count = next((index for index, word in enumerate(words) if not FIELD_PATTERN.fullmatch(word)), len(words))
     next_word = words[count + 1] if count + 1 < len(words) else "{"
     if count < 5 and count < len(words) and IDENTIFIER_PATTERN.fullmatch(words[count]) and next_word[0] in "?{":
         fields = "one field" if count == 1 else f"{count or 'no'} fields"
@@ -123,13 +123,13 @@ def _line_problem(words: Sequence[str]) -> str | None:
     return None
 
 
-def _parse_item(item: object, position: str, spelling: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
+def _parse_item(item: object, position: str, names: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
     if not isinstance(item, CronItem):
         problems.append(f"{position}: {a_type(item)}; give a CronItem")
         return None
     item_problems: list[str] = []
     position = f"{position} ({_display_name(str(item.identifier or item.task))})"
-    item = check_item(item, _read_match(item, item_problems), position, spelling, item_problems)
+    item = check_item(item, _read_match(item, item_problems), position, names, item_problems)
     problems += [f"{position}: {problem}" for problem in item_problems]
     return item
 
@@ -142,7 +142,7 @@ def _display_name(name: str) -> str:
 def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
     match = item.match if item.pattern is None else item.pattern
     if (item.match is None) == (item.pattern is None):
-        problems.append("give match, or its other name pattern: exactly one of them")
+        problems.append("give exactly one of match and its alias pattern")
         return None
     if isinstance(match, str):
         words = match.split()
@@ -152,7 +152,7 @@ def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
     elif not callable(match):
         problems.append(f"match: {a_type(match)}; give five fields such as '0 4 * * *', or a function")
     elif is_async(match):
-        problems.append("match: an async function; give one that answers at once")
+        problems.append("match: an async function; give a plain function")
     else:
         return match
     return None

@@ -15,6 +15,7 @@ import msgspec
 
 from stowhand.errors import suggest
 
+HOURS_PER_DAY = 24
 MINUTES_PER_DAY = 1440
 _MONTH_NAMES = (
     *("january", "february", "march", "april", "may", "june"),
@@ -22,10 +23,10 @@ _MONTH_NAMES = (
 )
 _WEEKDAY_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _MAX_DAYS_PER_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_STEP = re.compile(r"\*/([0-9]+)")
-_RANGE = re.compile(r"([0-9]+)-([0-9]+)")
-_STEPPED = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
-_NAME = re.compile(r"[A-Za-z]+")
+_STEP_PATTERN = re.compile(r"\*/([0-9]+)")
+_RANGE_PATTERN = re.compile(r"([0-9]+)-([0-9]+)")
+_STEPPED_RANGE_PATTERN = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
+_NAME_PATTERN = re.compile(r"[A-Za-z]+")
 FIELD_PATTERN = re.compile(r"[0-9*/,-]+")
 """The characters of a field."""
 
@@ -83,7 +84,7 @@ class Pattern(msgspec.Struct, frozen=True):
     @property
     def every_hour(self) -> bool:
         """Whether the hour is unrestricted, so that the item recurs with real time and not at times of the day."""
-        return len(self.hours) == 24
+        return len(self.hours) == HOURS_PER_DAY
 
     @property
     def spec(self) -> str:
@@ -94,9 +95,9 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @property
     def has_dates(self) -> bool:
-        """Whether any date matches. None does for "30 2", the 30th of February."""
+        """Whether any date matches. No date matches day 30 and month 2, the 30th of February."""
         if len(self.weekdays) < 7 and len(self.days) < 31:
-            return True  # some weekday is in every month
+            return True  # a weekday alone matches too, and every month has each weekday
         return any(self.days[0] <= _MAX_DAYS_PER_MONTH[month - 1] for month in self.months)
 
 
@@ -108,7 +109,7 @@ class Calendar:
         self._days = frozenset(pattern.days)
         self._months = frozenset(pattern.months)
         self._weekdays = frozenset(pattern.weekdays)
-        # Both restricted: either will do. One restricted: the other one always matches.
+        # If both are restricted, either may match. If one is restricted, the other one always matches.
         self._is_either = len(pattern.days) < 31 and len(pattern.weekdays) < 7
 
     def next(self, wall: int, stop: int) -> int | None:
@@ -168,17 +169,17 @@ def _in_numbers(field: Field, word: str) -> str:
         value = field.minimum + field.names.index(name[:3])
         return "7" if name.startswith("sun") and word[: match.start()].endswith("-") else str(value)
 
-    return _NAME.sub(number, word) if field.full_names else word
+    return _NAME_PATTERN.sub(number, word) if field.full_names else word
 
 
 def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:
     """Read five fields. Return ``None`` if one is invalid, and add all problems to ``problems``."""
-    found = [_read(field, word, problems) for field, word in zip(FIELDS, words, strict=True)]
-    if not all(found):
+    values_by_field = [_read(field, word, problems) for field, word in zip(FIELDS, words, strict=True)]
+    if not all(values_by_field):
         return None
-    pattern = Pattern(*(tuple(sorted(values)) for values in found))
+    pattern = Pattern(*(tuple(sorted(values)) for values in values_by_field))
     if not pattern.has_dates:
-        problems.append(f"day {words[2]!r} and month {words[3]!r} never meet: no such month has such a day")
+        problems.append(f"day {words[2]!r} and month {words[3]!r} match no date; no such month has such a day")
         return None
     return pattern
 
@@ -189,28 +190,28 @@ def _read(field: Field, text: str, problems: list[str]) -> Collection[int]:
     before = len(problems)
     for part in text.split(","):
         try:
-            values.update(_part(field, part))
+            values.update(_parse_part(field, part))
         except ValueError as error:
             problems.append(f"{field.name} {text[:40]!r}: {error}")
     return values if len(problems) == before else ()
 
 
-def _part(field: Field, part: str) -> Collection[int]:
+def _parse_part(field: Field, part: str) -> Collection[int]:
     """Return the values of one part of a list. Raises ValueError with a suggestion."""
     if part == "*":
         return field.values
-    if step := _STEP.fullmatch(part):
+    if step := _STEP_PATTERN.fullmatch(part):
         if not step[1].strip("0"):
-            raise ValueError("a step of 0 is never due; give 1 or more")
+            raise ValueError("the step is 0; give 1 or more")
         return range(field.minimum, field.maximum + 1, min(_number(step[1]), MINUTES_PER_DAY))
-    if ends := _RANGE.fullmatch(part):
+    if ends := _RANGE_PATTERN.fullmatch(part):
         first, last = _value(field, ends[1]), _value(field, ends[2])
         if first >= last:
-            raise ValueError(f"{part} does not run upwards; write {_ascending(field, first, last)}")
+            raise ValueError(f"the start of {part} is not before its end; write {_ascending(field, first, last)}")
         return {_wrapped(field, value) for value in range(first, last + 1)}
     if part.isascii() and part.isdigit():
         return (_wrapped(field, _value(field, part)),)
-    raise ValueError(_advice(field, part))
+    raise ValueError(_correction(field, part))
 
 
 def _number(digits: str) -> int:
@@ -238,22 +239,22 @@ def _ascending(field: Field, first: int, last: int) -> str:
     return ",".join(str(low) if low >= high else f"{low}-{high}" for low, high in halves)
 
 
-def _advice(field: Field, part: str) -> str:
+def _correction(field: Field, part: str) -> str:
     """Suggest what to write instead of the syntax of other crons."""
     if not part:
-        return "there is nothing before or after a comma"
+        return "a value is missing before or after a comma"
     if (name := part.lower()[:3]) in field.names and part.isalpha():
-        return f"names are not understood; write {field.minimum + field.names.index(name)}"
+        return f"names are not supported; write {field.minimum + field.names.index(name)}"
     if any(name in part.lower() for name in field.names):
-        return f"names are not understood; write numbers, {field.minimum} to {field.maximum}"
-    if stepped := _STEPPED.fullmatch(part):
+        return f"names are not supported; write numbers, {field.minimum} to {field.maximum}"
+    if stepped := _STEPPED_RANGE_PATTERN.fullmatch(part):
         first, step = _value(field, stepped[1]), _number(stepped[3])
         last = _value(field, stepped[2]) if stepped[2] else field.maximum
         if step and first <= last:
             listed = ",".join(str(value) for value in range(first, last + 1, step))
-            return f"a step goes with * alone; write {listed}"
-        return "a step goes with * alone, as in */5"
-    return f"{part[:20]!r} is no number, range (1-5), * or */n"
+            return f"a step is only allowed after *; write {listed}"
+        return "a step is only allowed after *, as in */5"
+    return f"{part[:20]!r} is not a number, a range (1-5), * or */n"
 
 
 def _format_values(field: Field, values: Sequence[int]) -> str:

@@ -132,9 +132,9 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def ticks(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield all ticks from ``start`` on and before ``end``, in order."""
         minute, stop = max(_minute_from(start), FIRST_MINUTE + 1), _minute_from(end)
-        while (found := self._next(minute, stop)) is not None:
-            yield to_time(found)
-            minute = found + 1
+        while (tick := self._next(minute, stop)) is not None:
+            yield to_time(tick)
+            minute = tick + 1
 
     def with_job_rules(self, add_job_rules: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
         """Return the item with the rules of its task for each job. Raises InvalidJob if the task rejects them.
@@ -149,15 +149,15 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def declared(self, template: NewJob) -> ParsedItem:
         """Return the item with the options of the task's template that the item does not set."""
-        given = self.options
+        item_options = self.options
         values = {
-            "serial": given.queue_name,
-            "queue": given.work_queue,
-            "priority": given.priority,
-            "max_attempts": given.max_attempts,
+            "serial": item_options.queue_name,
+            "queue": item_options.work_queue,
+            "priority": item_options.priority,
+            "max_attempts": item_options.max_attempts,
         }
         changes: dict[str, object] = {name: value for name, value in values.items() if value is not None}
-        if given.job_key is not None:
+        if item_options.job_key is not None:
             changes |= {"key": self._job.key, "key_mode": self._job.key_mode}
         return msgspec.structs.replace(self, _job=msgspec.structs.replace(template, delay=None, **changes))
 
@@ -196,18 +196,18 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return None if wall is None else zone.reach(wall)
 
     def _is_due_by(self, match: Match, minute: int) -> bool:
-        answer: object = match(self._date(minute))
-        if inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
-            raise TypeError(f"match answered with {a_type(answer)}; give a function that answers True or False at once")
-        return bool(answer)
+        result: object = match(self._date(minute))
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"match returned {a_type(result)}; give a plain function that returns True or False")
+        return bool(result)
 
     def _date(self, minute: int) -> CronDate:
         wall = self._zone.wall(minute)
-        day, of_day = divmod(wall, MINUTES_PER_DAY)
+        day, minute_of_day = divmod(wall, MINUTES_PER_DAY)
         at = to_time(minute).astimezone(self._zone.info)
-        return CronDate(of_day % 60, of_day // 60, at.day, at.month, day % 7, at)
+        return CronDate(minute_of_day % 60, minute_of_day // 60, at.day, at.month, day % 7, at)
 
 
 def _minute_from(at: datetime) -> int:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.cron.agenda import MINUTE, Agenda, Due, in_order, next_minute, this_minute
+from stowhand.cron.agenda import ONE_MINUTE, Agenda, Due, in_order, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
 from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, Events, SchedulingFailed
@@ -47,14 +47,14 @@ class Scheduler:
         items: Iterable[ParsedItem],
         events: Events | None = None,
         clock: Clock | None = None,
-        enqueued: Callable[[NewJob], NewJob] | None = None,
+        on_enqueue: Callable[[NewJob], NewJob] | None = None,
     ) -> None:
-        """``enqueued``: function applied to every job before it is entered."""
+        """``on_enqueue``: function applied to every job before it is entered."""
         self._store = store
         self._events = events or Events()
         self._clock = clock or SystemClock()
         self._agenda = Agenda(items, self._item_failed)
-        self._writer = TickWriter(store, self._events, self._clock, enqueued)
+        self._writer = TickWriter(store, self._events, self._clock, on_enqueue)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._reported_at = float("-inf")
         """Time of the last report of its items, by the monotonic clock."""
@@ -80,7 +80,7 @@ class Scheduler:
         return 0.0 if since is None else max(self._clock.monotonic() - since, 0.0)
 
     async def run(self) -> None:
-        """Schedule until ``stop`` or a cancellation. It reports any error and tries again, and raises nothing."""
+        """Schedule until ``stop`` or a cancellation. Any error is reported, and scheduling is retried."""
         if self._stopped:
             return
         self._work = asyncio.get_running_loop().create_task(self._follow(), name="stowhand cron")
@@ -152,9 +152,9 @@ class Scheduler:
         known = await self._store.timetable.register([(item.identifier, item.spec) for item in items])
         await self._report()
         plans = [(item, await self._plan(item, known_item, now)) for item, known_item in zip(items, known, strict=True)]
-        made = await self._writer.enter(in_order(plans), now, backfilled=True)
-        self._events.emit(CronStarted(tuple(item.identifier for item in items), made))
-        return made
+        new_jobs = await self._writer.enter(in_order(plans), now, backfilled=True)
+        self._events.emit(CronStarted(tuple(item.identifier for item in items), new_jobs))
+        return new_jobs
 
     async def _report(self) -> None:
         await self._store.timetable.report(self._agenda.identifiers, self._name)
@@ -164,22 +164,22 @@ class Scheduler:
         """Return the ticks to backfill: those after the last tick, because schedulers backfill before they go on."""
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
-        return await self._ask(item, since, until) if item.is_function else item.ticks(since, until)
+        return await self._call_function(item, since, until) if item.is_function else item.ticks(since, until)
 
-    async def _ask(self, item: ParsedItem, start: datetime, until: datetime) -> list[datetime]:
+    async def _call_function(self, item: ParsedItem, start: datetime, until: datetime) -> list[datetime]:
         """Call the item's function for all these minutes, a day at a time so that it does not block the loop."""
-        found: list[datetime] = []
+        ticks: list[datetime] = []
         while start < until:
             end = min(start + timedelta(days=1), until)
-            found += self._agenda.ticks(item, start, end)
+            ticks += self._agenda.ticks(item, start, end)
             await self._clock.sleep(0)
             start = end
-        return found
+        return ticks
 
     async def _enter_due(self, now: datetime) -> int:
-        made = await self._writer.enter(self._agenda.due(now), now, on_progress=self._agenda.done_until)
-        self._agenda.done_until(this_minute(now) + MINUTE)
-        return made
+        new_jobs = await self._writer.enter(self._agenda.due(now), now, on_progress=self._agenda.done_until)
+        self._agenda.done_until(this_minute(now) + ONE_MINUTE)
+        return new_jobs
 
     async def _read_clock(self) -> datetime:
         """Return the store's time. Report a deviation of its clock; no tick is repeated or lost."""
@@ -222,7 +222,7 @@ def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
 
     It covers neither ticks up to the last scheduled one, nor ticks before the item was known.
     """
-    earliest = known.known_since if known.last_tick is None else known.last_tick + MINUTE
+    earliest = known.known_since if known.last_tick is None else known.last_tick + ONE_MINUTE
     return max(start - timedelta(seconds=item.fill), earliest)
 
 
@@ -233,12 +233,12 @@ class TickWriter:
     """
 
     def __init__(
-        self, store: QueueStore, events: Events, clock: Clock, enqueued: Callable[[NewJob], NewJob] | None = None
+        self, store: QueueStore, events: Events, clock: Clock, on_enqueue: Callable[[NewJob], NewJob] | None = None
     ) -> None:
         self._store = store
         self._events = events
         self._clock = clock
-        self._enqueued = enqueued or (lambda job: job)
+        self._on_enqueue = on_enqueue or (lambda job: job)
         self._warned_at: dict[str, float] = {}
 
     async def enter(
@@ -253,22 +253,22 @@ class TickWriter:
 
         Raises the errors of the store. Entered ticks stay, and a repeated call enters the rest.
         """
-        made = 0
-        row = iter(due)
-        while batch := list(islice(row, TICKS_PER_TRANSACTION)):
-            made += await self._write(batch, now, backfilled=backfilled)
+        new_jobs = 0
+        remaining = iter(due)
+        while batch := list(islice(remaining, TICKS_PER_TRANSACTION)):
+            new_jobs += await self._write(batch, now, backfilled=backfilled)
             on_progress(batch[-1][0])
-            await self._clock.sleep(0)  # a store that never waits must not keep the loop
-        return made
+            await self._clock.sleep(0)  # a store that never waits must not block the loop
+        return new_jobs
 
     async def _write(self, batch: Sequence[Due], now: datetime, *, backfilled: bool) -> int:
         ticks = list(self._ticks(batch, backfilled=backfilled))
         try:
             entries = await self._store.timetable.schedule([tick for _, tick in ticks]) if ticks else ()
         except InvalidJob as error:
-            if len(batch) > 1:  # one item's job, which the store refuses, must not keep back the others'
-                return sum([await self._write([one], now, backfilled=backfilled) for one in batch])
-            self._refused(batch[0][1], error)
+            if len(batch) > 1:  # the refused job of one item must not prevent those of others
+                return sum([await self._write([due], now, backfilled=backfilled) for due in batch])
+            self._report_refusal(batch[0][1], error)
             return 0
         for (item, tick), entry in zip(ticks, entries, strict=True):
             self._emit(item, tick, entry, now)
@@ -277,9 +277,9 @@ class TickWriter:
     def _ticks(self, batch: Sequence[Due], *, backfilled: bool) -> Iterator[tuple[ParsedItem, Tick]]:
         for at, item in batch:
             try:
-                job = self._enqueued(item.job(at, backfilled=backfilled))
+                job = self._on_enqueue(item.job(at, backfilled=backfilled))
             except Exception as error:  # noqa: BLE001 - boundary: the application's on_enqueue; other ticks go on
-                self._refused(item, error)
+                self._report_refusal(item, error)
             else:
                 yield item, Tick(identifier=item.identifier, at=at, job=job, spec=item.spec, backfilled=backfilled)
 
@@ -290,17 +290,17 @@ class TickWriter:
                 self._events.emit(
                     CronScheduled(item.identifier, item.task, entry.job_id, tick.at, tick.backfilled, late)
                 )
-        elif entry.spec != item.spec and self._may_warn(item.identifier):
+        elif entry.spec != item.spec and self._should_warn(item.identifier):
             self._events.emit(CronConflict(item.identifier, tick.at, item.spec, entry.spec))
 
-    def _may_warn(self, identifier: str) -> bool:
+    def _should_warn(self, identifier: str) -> bool:
         now = self._clock.monotonic()
         if now - self._warned_at.get(identifier, float("-inf")) < CONFLICT_WARNING_INTERVAL_SECONDS:
             return False
         self._warned_at[identifier] = now
         return True
 
-    def _refused(self, item: ParsedItem, error: Exception) -> None:
+    def _report_refusal(self, item: ParsedItem, error: Exception) -> None:
         """Report a tick that will never become a job."""
         reason = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
-        self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is passed over: {reason}", 0.0))
+        self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is skipped: {reason}", 0.0))

@@ -84,8 +84,8 @@ def schedulable(items: tuple[ParsedItem, ...], store: QueueStore) -> tuple[Parse
     """Return the items, or none for a remote store, whose own workers schedule them."""
     if items and store.capabilities.lent:
         core_logger().warning(
-            f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."
-            " A worker, or a scheduler, that reaches the store itself schedules them."
+            f"{len(items)} recurring items are not scheduled, because the store is remote. Schedule them with a worker"
+            " or a scheduler that opens the store directly."
         )
         return ()
     return items
@@ -96,7 +96,7 @@ def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigurationError(f"crontab {file}: it is not UTF-8") from None
+        raise ConfigurationError(f"crontab {file}: the file is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"crontab {file}: {reason}") from None
@@ -113,8 +113,8 @@ def items_of(sources: CronSources) -> tuple[ParsedItem, ...]:
         if not isinstance(file, str | Path):
             raise ConfigurationError(f"crontab_file: {a_type(file)}; give a path")
         items += read_crontab(Path(file))
-    parsed: object = sources.get("cron_items") or ()
-    for item in parsed if isinstance(parsed, Iterable) else [parsed]:
+    parsed_items: object = sources.get("cron_items") or ()
+    for item in parsed_items if isinstance(parsed_items, Iterable) else [parsed_items]:
         if not isinstance(item, ParsedItem):
             raise ConfigurationError(f"cron_items: {a_type(item)}; give what parse_crontab or parse_cron_items returns")
         items.append(item)
@@ -153,12 +153,12 @@ def declare_item(
     """Return the item that ``App.cron`` declares. Raises ConfigurationError, also if the task rejects the payload."""
     for option in options:
         if option not in CronKeywords.__annotations__:
-            known = ("identifier", "tz", *CronKeywords.__annotations__)
-            raise ConfigurationError(f"App.cron: no option {option!r}{suggest(option, known)}")
-    given: object = task
-    if not isinstance(given, str | ConfiguredTask):
+            known_options = ("identifier", "tz", *CronKeywords.__annotations__)
+            raise ConfigurationError(f"App.cron: no option {option!r}{suggest(option, known_options)}")
+    value: object = task
+    if not isinstance(value, str | ConfiguredTask):
         raise ConfigurationError(
-            f"App.cron: {a_type(given)} given; give what @app.task makes of a function, or a task's name"
+            f"App.cron: {a_type(value)} given; give a task declared with @app.task, or a task's name"
         )
     if isinstance(task, str):
         return _app_item(pattern, task, payload, identifier, tz, dict(options))
@@ -168,16 +168,16 @@ def declare_item(
         item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, values)
         return item.with_job_rules(task.definition.with_job_rules, task.template)
     except InvalidJob as error:
-        hint = f"; give its arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
+        hint = f"; give the arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
         raise ConfigurationError(f"App.cron: {error}{hint}") from None
 
 
 def _app_item(
     pattern: str | Match, task: str, payload: object, identifier: str | None, tz: str | None, options: dict[str, Any]
 ) -> ParsedItem:
-    named = CronOptions(**{PYTHON_NAMES.get(option, option): value for option, value in options.items()})
+    cron_options = CronOptions(**{PYTHON_NAMES.get(option, option): value for option, value in options.items()})
     return parse_app_item(
-        CronItem(task=task, match=pattern, identifier=identifier, payload=payload, options=named, tz=tz)
+        CronItem(task=task, match=pattern, identifier=identifier, payload=payload, options=cron_options, tz=tz)
     )
 
 

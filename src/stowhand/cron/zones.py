@@ -67,7 +67,7 @@ class Zone:
             minute = max(span.start, wall - span.offset)
             if minute < span.stop:
                 return minute
-        raise AssertionError("years end before they are asked for")
+        raise AssertionError("the wall minute is after the last supported year")
 
     def _year(self, year: int) -> tuple[Span, ...]:
         spans = self._years.get(year)
@@ -130,9 +130,9 @@ def _find(name: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):  # not there; no such key; a folder, such as "America"
-        known = available_timezones()
-    if not known:
+    except (LookupError, ValueError, OSError):  # absent; an invalid key; a folder, such as "America"
+        names = available_timezones()
+    if not names:
         raise ValueError(f"{name[:40]!r}: this machine has no time zones; install the package tzdata")
-    near = hint(name, known, 0.5) or "; write for example Europe/Berlin"
-    raise ValueError(f"{name[:40]!r} is no time zone{near}")
+    suggestion = hint(name, names, 0.5) or "; write for example Europe/Berlin"
+    raise ValueError(f"{name[:40]!r} is not a time zone{suggestion}")

@@ -36,7 +36,7 @@ class RecurringItems:
         self._tasks = loaded.claimed(settings)
         self._file_existed = False
         self._store = store
-        self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.apply_on_enqueue)
+        self.scheduler = Scheduler(store, self._read(), events, on_enqueue=loaded.registry.apply_on_enqueue)
         check_work(settings, loaded, len(self.scheduler.items))
 
     def reload(self) -> None:

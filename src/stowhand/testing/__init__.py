@@ -1,7 +1,7 @@
 """Tools for your own tests: the jobs of an App in one test, a clock that tests move, and a store in memory.
 
     jobs         the pytest fixture ``jobs`` (made by plugin.py): drain, advance, assert_enqueued
-    clock        clocks that stand still until a test moves them
+    clock        clocks that do not move until a test advances them
     task_list    run_task_list_once, which runs the due jobs of plain functions
 
 pytest loads ``plugin`` wherever this package is installed, so each name is imported when it is first used.

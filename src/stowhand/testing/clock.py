@@ -33,7 +33,7 @@ MAX_ROUNDS = 20_000
 
 
 class FakeClock:
-    """A clock that stands still until ``advance`` moves it, for stores and workers in tests.
+    """A clock that does not move until ``advance`` is called, for stores and workers in tests.
 
         clock = FakeClock()
         store = MemoryStore(clock)  # other stores: StoreOptions(pinned=clock.now)
@@ -47,7 +47,7 @@ class FakeClock:
     def __init__(self, start: datetime = START) -> None:
         self._start = start
         self._elapsed = 0.0
-        self._order = itertools.count()
+        self._timer_numbers = itertools.count()
         self._timers: list[tuple[float, int, FakeTimer]] = []
 
     async def advance(self, seconds: Duration = 0.0) -> None:
@@ -63,7 +63,7 @@ class FakeClock:
         """
         span = in_seconds(seconds)
         if span < 0:
-            raise ValueError(f"time does not go back: advance({seconds})")
+            raise ValueError(f"advance({seconds}): time does not go back; give 0 or more")
         target = self._elapsed + span
         await self.settle()
         while self._timers and self._timers[0][0] <= target:
@@ -86,7 +86,7 @@ class FakeClock:
             idle_rounds = idle_rounds + 1 if not ready else 0
             if idle_rounds >= (IDLE_ROUNDS if ready is not None else 200):
                 return
-        raise RuntimeError("the event loop does not come to rest: something calls itself without waiting")
+        raise RuntimeError("the event loop does not become idle: a callback schedules itself without waiting")
 
     def monotonic(self) -> float:
         return self._elapsed
@@ -114,7 +114,7 @@ class FakeClock:
         if seconds <= 0:
             asyncio.get_running_loop().call_soon(timer.fire)
         else:
-            heapq.heappush(self._timers, (self._elapsed + seconds, next(self._order), timer))
+            heapq.heappush(self._timers, (self._elapsed + seconds, next(self._timer_numbers), timer))
         return timer
 
     def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = do_nothing) -> FakeTicker:
@@ -126,7 +126,7 @@ class FakeClock:
 
 
 class ManualClock(SystemClock):
-    """A clock for a store that stands still until it is moved. Waits and limits of a worker are in real time."""
+    """A clock for a store that does not move until ``move`` is called. Waits and limits of a worker are real time."""
 
     def __init__(self, start: datetime | None = None) -> None:
         """``start``: the initial time; ``None`` means the wall time of the machine."""
@@ -141,7 +141,7 @@ class ManualClock(SystemClock):
         return self._now
 
     def real(self) -> datetime:
-        """Return the time of a clock that does not stand still: the start, all advances, and the real elapsed time."""
+        """Return the time of a running clock: the start, plus all advances, plus the real elapsed time."""
         return self._start + self._moved + timedelta(seconds=stopwatch() - self._started_at)
 
     def move(self, until: datetime, *, is_advance: bool) -> None:

@@ -30,20 +30,23 @@ class ExpectedJob:
 
     def __init__(self, name: str, tasks: Registry, arguments: Mapping[str, object]) -> None:
         __tracebackhide__ = True
-        task, near = tasks.find(name), hint(name, tasks.names)
-        self.unknown = "" if task is not None else f"the App has no task {name!r}{near or suggest(name, tasks.names)}"
-        self.is_mistyped = task is None and bool(near)
+        task, suggestion = tasks.find(name), hint(name, tasks.names)
+        self.unknown = ""
+        if task is None:
+            self.unknown = f"the App has no task {name!r}{suggestion or suggest(name, tasks.names)}"
+        self.is_mistyped = task is None and bool(suggestion)
         self.task = name
         self._shape = None if task is None else task.shape
         self._whole = None if self._shape is None else self._shape.whole
         self._defaults: dict[str, Any] = {}
         if self._shape is not None:
-            for one in arguments:
-                if one not in self._shape.names:
-                    raise InvalidJob(f"task {name!r} has no parameter {one!r}{suggest(one, self._shape.names)}")
-            defaults = {one.name: one.default for one in self._shape.parameters if one.default is not ABSENT}
-            self._defaults = {one: _as_json(value) for one, value in defaults.items() if one in arguments}
-        self._arguments = {one: _as_json(value) for one, value in arguments.items()}
+            for argument in arguments:
+                if argument not in self._shape.names:
+                    hint_text = suggest(argument, self._shape.names)
+                    raise InvalidJob(f"task {name!r} has no parameter {argument!r}{hint_text}")
+            parameters = [one for one in self._shape.parameters if one.name in arguments and one.default is not ABSENT]
+            self._defaults = {parameter.name: _as_json(parameter.default) for parameter in parameters}
+        self._arguments = {argument: _as_json(value) for argument, value in arguments.items()}
 
     def __str__(self) -> str:
         return _call(self.task, self._arguments)
@@ -55,16 +58,16 @@ class ExpectedJob:
         for name, expected in self._arguments.items():
             actual = arguments.get(name, self._defaults.get(name, ABSENT))
             if actual is ABSENT:
-                lines.append(f"{name}: expected {_format_value(expected)}, and it is not given")
+                lines.append(f"{name}: expected {_format_value(expected)}, is absent")
             elif actual != expected:
                 default = "" if name in arguments else " (the default)"
-                one, other = _shorten_pair(repr(expected), repr(actual))
-                lines.append(f"{name}: expected {one}, is {other}{default}")
+                expected_text, actual_text = _shorten_pair(repr(expected), repr(actual))
+                lines.append(f"{name}: expected {expected_text}, is {actual_text}{default}")
         return lines
 
     def absence(self, waiting: Sequence[Job], finished: Sequence[Job]) -> str:
         """Explain why no waiting job matches. ``finished``: jobs that are no longer waiting."""
-        lines = [f"no job waits that was enqueued as {self}"]
+        lines = [f"no waiting job matches {self}"]
         if self.unknown:
             lines.append(self.unknown)
         same_task = [job for job in waiting if job.task == self.task]
@@ -73,7 +76,7 @@ class ExpectedJob:
             lines += [f"the nearest is job {nearest.id}:", *(f"    {line}" for line in self.differences(nearest))]
         matching = [job for job in finished if job.task == self.task and not self.differences(job)]
         if matching:
-            lines.append(f"job {matching[-1].id} was one, and does not wait any more: it is {matching[-1].state}")
+            lines.append(f"job {matching[-1].id} matches, but is no longer waiting: it is {matching[-1].state}")
         lines.append(self.listed("waiting:", same_task if len(same_task) > 1 else [] if same_task else waiting))
         return "\n".join(line for line in lines if line)
 
@@ -115,9 +118,9 @@ def _shorten_pair(expected: str, actual: str) -> tuple[str, str]:
     is_long = max(len(expected), len(actual)) > MAX_VALUE_CHARACTERS
     common = sum(takewhile(bool, map(eq, expected, actual)))
     start = max(common - CHARACTERS_BEFORE_DIFFERENCE, 0) if is_long else 0
-    before = "…" if start else ""
-    return shorten(before + expected[start:], MAX_VALUE_CHARACTERS), shorten(
-        before + actual[start:], MAX_VALUE_CHARACTERS
+    prefix = "…" if start else ""
+    return shorten(prefix + expected[start:], MAX_VALUE_CHARACTERS), shorten(
+        prefix + actual[start:], MAX_VALUE_CHARACTERS
     )
 
 

@@ -51,24 +51,27 @@ class DrainResult(msgspec.Struct, frozen=True):
         return len(self.ran)
 
     def __repr__(self) -> str:
-        lines = [f"\n    {format_job(one.job)} {one.ended}{_of_error(one.error)}" for one in self.ran[:MAX_JOBS_LISTED]]
+        lines = [
+            f"\n    {format_job(attempt.job)} {attempt.ended}{_error_suffix(attempt.error)}"
+            for attempt in self.ran[:MAX_JOBS_LISTED]
+        ]
         more = f"\n    … and {len(self) - MAX_JOBS_LISTED} more" if len(self) > MAX_JOBS_LISTED else ""
         return f"<DrainResult: {len(self)} attempts{''.join(lines)}{more}>"
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of attempts by recorded outcome: ``ok``, ``retry``, ``failed``, …"""
-        return dict(Counter(str(one.ended) for one in self.ran))
+        return dict(Counter(str(attempt.ended) for attempt in self.ran))
 
     @property
     def failures(self) -> Sequence[RecordedAttempt]:
         """Attempts that raised an error, and are retried or have permanently failed."""
-        return [one for one in self.ran if one.error is not None and one.ended in FAILURE_OUTCOMES]
+        return [attempt for attempt in self.ran if attempt.error is not None and attempt.ended in FAILURE_OUTCOMES]
 
     @property
     def results(self) -> list[Any]:
         """Results of the completed attempts."""
-        return [one.outcome.result for one in self.ran if isinstance(one.outcome, Complete)]
+        return [attempt.outcome.result for attempt in self.ran if isinstance(attempt.outcome, Complete)]
 
 
 class Jobs:
@@ -158,13 +161,15 @@ class Jobs:
 
     async def _advanced(self, span: Duration, most: int) -> DrainResult:
         if (span_seconds := seconds(span)) < 0:
-            raise ValueError(f"time does not go back: advance({span!r})")
+            raise ValueError(f"advance({span!r}): time does not go back; give 0 or more")
         target = self.now + timedelta(seconds=span_seconds)
         self._recurring.follow(self.now)
         async with aclosing(_DrainCall(self.app, self._clock, most)) as call:
             await call.drain()
-            while moments := [one for one in (self._recurring.next(target), await call.due()) if one is not None]:
-                if (time := min(moments)) > target:
+            while due_times := [
+                moment for moment in (self._recurring.next(target), await call.due()) if moment is not None
+            ]:
+                if (time := min(due_times)) > target:
                     break
                 self._clock.move(time, is_advance=True)
                 await self._recurring.enqueue(time)
@@ -210,14 +215,16 @@ class Jobs:
             raise AssertionError(expected.unknown)
         matching = [job for job in self.enqueued if job.task == expected.task and not expected.differences(job)]
         if matching:
-            raise AssertionError(f"a job waits that was enqueued as {expected}\n{format_jobs(matching)}")
+            raise AssertionError(f"a waiting job matches {expected}\n{format_jobs(matching)}")
 
     def _expected(self, task: ConfiguredTask[..., object] | str, arguments: dict[str, object]) -> ExpectedJob:
         __tracebackhide__ = True
         self.app.discover()
         value: object = task
         if not isinstance(value, str | ConfiguredTask):
-            raise InvalidJob(f"assert_enqueued: {a_type(value)} is no task; give what @app.task made, or its name")
+            raise InvalidJob(
+                f"assert_enqueued: {a_type(value)} is not a task; give a task declared with @app.task, or its name"
+            )
         if isinstance(task, ConfiguredTask):
             refuse_foreign(task, self.app, "assert_enqueued")
         name = task if isinstance(task, str) else task.name
@@ -228,7 +235,7 @@ class Jobs:
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]], replacement: str) -> T:
         __tracebackhide__ = True
         if _is_in_a_loop():
-            raise RuntimeError(f"called inside a running event loop, which would stand still: write {replacement}")
+            raise RuntimeError(f"called inside a running event loop, which it would block; write {replacement}")
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(start())
@@ -302,22 +309,22 @@ def jobs_of(app: App, kind: str, clock: ManualClock, server: ServerSchema | None
 
 def endless_error(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
     """Return the error for more jobs than ``most``."""
-    ((task, times),) = Counter(one.job.task for one in ran).most_common(1)
+    ((task, times),) = Counter(attempt.job.task for attempt in ran).most_common(1)
     return RuntimeError(
-        f"{len(ran)} jobs have run, and more are due: {times} of them were {task!r}, which may enqueue itself for ever;"
-        f" where so many are meant, write most={10 * most}"
+        f"{len(ran)} jobs have run, and more are due; {times} of them were {task!r}, which may enqueue itself forever."
+        f" If so many are intended, write most={10 * most}"
     )
 
 
-def _of_the_task(frames: TracebackType | None) -> TracebackType | None:
+def _task_frames(frames: TracebackType | None) -> TracebackType | None:
     """Drop the frames of this package, which precede those of the task. Keep all if there are no others."""
-    own = frames
-    while own is not None and Path(own.tb_frame.f_code.co_filename).is_relative_to(PACKAGE_FOLDER):
-        own = own.tb_next
-    return own or frames
+    frame = frames
+    while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(PACKAGE_FOLDER):
+        frame = frame.tb_next
+    return frame or frames
 
 
-def _of_error(error: BaseException | None) -> str:
+def _error_suffix(error: BaseException | None) -> str:
     return "" if error is None else f", {''.join(format_exception_only(error)).partition(chr(10))[0]}"
 
 
@@ -332,22 +339,24 @@ def _is_in_a_loop() -> bool:
 def store_options_of(app: App, clock: ManualClock) -> StoreOptions:
     """Return the store options of the App's own arguments on this clock. Ignores environment and settings file."""
     own = app.own_store.options
-    chosen = {"max_attempts": PRESETS[own.get("preset", "default")].get("max_attempts"), **own}
-    known = {name: value for name, value in chosen.items() if name in ("max_attempts", "history", "failed_retention")}
-    return StoreOptions(**known, pinned=clock.now)
+    options = {"max_attempts": PRESETS[own.get("preset", "default")].get("max_attempts"), **own}
+    store_options = {
+        name: value for name, value in options.items() if name in ("max_attempts", "history", "failed_retention")
+    }
+    return StoreOptions(**store_options, pinned=clock.now)
 
 
-def raise_first_failure(drained: DrainResult, *, raises: bool) -> DrainResult:
+def raise_first_failure(result: DrainResult, *, raises: bool) -> DrainResult:
     """Raise the error of the first attempt that failed, unless ``raises`` is false."""
     __tracebackhide__ = True
-    for failed in drained.failures if raises else ():
-        assert failed.error is not None
-        again = "; it is tried again" if failed.ended is AttemptOutcome.RETRY else ""
-        others = len(drained.failures) - 1
-        failed.error.add_note(
-            f"raised by {format_job(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"
-            + (f"; {others} other attempts failed" if others else "")
-            + "; raises=False tells of it without raising"
-        )
-        raise failed.error.with_traceback(_of_the_task(failed.error.__traceback__))
-    return drained
+    for attempt in result.failures if raises else ():
+        assert attempt.error is not None
+        retry_note = ", to be retried" if attempt.ended is AttemptOutcome.RETRY else ""
+        other_failures = len(result.failures) - 1
+        job = attempt.job
+        note = f"raised by {format_job(job)}, attempt {job.attempts} of {job.max_attempts}{retry_note}"
+        if other_failures:
+            note += f"; {other_failures} other attempts failed"
+        attempt.error.add_note(f"{note}; with raises=False it is returned in failures instead")
+        raise attempt.error.with_traceback(_task_frames(attempt.error.__traceback__))
+    return result

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture ``jobs``, and the lookup of its App.
 
-pytest imports this file in every test run where Stowhand is installed. So it imports nothing else until a test uses the
-fixture.
+pytest imports this file in every test run if Stowhand is installed. Therefore it imports nothing else until a test uses
+the fixture.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 APP_OPTION, SERVER_OPTION = "stowhand_app", "stowhand_postgres"
 STORES = ("memory", "sqlite", "postgres")
 MARKER_HELP = (
-    "stowhand(store='memory', now=None): where the fixture jobs keeps the jobs of this test: memory, sqlite, postgres"
-    " (several in a list: the test is run on each); and the time at which it begins, as '2030-01-01T12:00'"
+    "stowhand(store='memory', now=None): store of the fixture jobs in this test: memory, sqlite or postgres, or a list,"
+    " to run the test on each; and the start time of the test, such as '2030-01-01T12:00'"
 )
 APP_OPTION_HINT = f'write {APP_OPTION} = "module:name" there, as in "shop.jobs:app"'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the ini options."""
-    parser.addini(APP_OPTION, 'the App of the fixture "jobs": module:name, as in shop.jobs:app')
+    parser.addini(APP_OPTION, 'the App of the fixture "jobs": module:name, such as shop.jobs:app')
     parser.addini(
-        SERVER_OPTION, "the PostgreSQL of tests that are marked stowhand(store='postgres'), instead of DATABASE_URL"
+        SERVER_OPTION, "URL of the PostgreSQL server of tests marked stowhand(store='postgres'), not DATABASE_URL"
     )
 
 
@@ -86,7 +86,7 @@ def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory:
     with ExitStack() as stack:
         try:
             jobs_fixture = stack.enter_context(jobs_of(app, store, ManualClock(now), server, folder))
-        except StowhandError as error:  # the server does not answer, or its user may not make a schema
+        except StowhandError as error:  # the server does not answer, or its user may not create a schema
             fail_test(f"{request.node.nodeid}: stowhand(store={store!r}): {error}")
         yield jobs_fixture
 
@@ -104,7 +104,7 @@ def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
         if mark.args or set(mark.kwargs) - {"store", "now"}:
             fail_test(f"{node.nodeid}: {_format_mark(mark)}: write {MARKER_HELP.partition(':')[0]}")
     if store not in STORES:
-        fail_test(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
+        fail_test(f"{node.nodeid}: stowhand(store={store!r}): unknown store; give {', '.join(STORES)}")
     times = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
     return store, _read_time(node, times[0]) if times else None
 
@@ -112,22 +112,22 @@ def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
 def _stores(node: pytest.Item | Any) -> list[Any]:
     """Return the stores that the nearest mark of the test, its class or its module names. They may be misspelled."""
     for mark in node.iter_markers("stowhand"):
-        if named := mark.kwargs.get("store"):
-            return list(named) if isinstance(named, (list, tuple)) else [named]
+        if stores := mark.kwargs.get("store"):
+            return list(stores) if isinstance(stores, (list, tuple)) else [stores]
     return []
 
 
-def _read_time(node: pytest.Item, given: object) -> datetime:
+def _read_time(node: pytest.Item, value: object) -> datetime:
     try:
-        time = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        fail_test(f"{node.nodeid}: stowhand(now={given!r}): write a datetime, or a moment as in '2030-01-01T12:00'")
+        fail_test(f"{node.nodeid}: stowhand(now={value!r}): give a datetime, or a text such as '2030-01-01T12:00'")
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _format_mark(mark: pytest.Mark) -> str:
-    given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
-    return f"stowhand({', '.join(given)})"
+    arguments = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+    return f"stowhand({', '.join(arguments)})"
 
 
 def find_server(config: pytest.Config) -> str:
@@ -135,8 +135,8 @@ def find_server(config: pytest.Config) -> str:
     url = str(config.getini(SERVER_OPTION)) or os.environ.get("DATABASE_URL", "")
     if not url.startswith(("postgres://", "postgresql://")):
         fail_test(
-            f"{_file(config)}: stowhand(store='postgres') needs a server: set {SERVER_OPTION} = \"postgresql://…\""
-            f" there, or set DATABASE_URL{'' if not url else ', which names none'}"
+            f"{_file(config)}: stowhand(store='postgres') needs a server; set {SERVER_OPTION} = \"postgresql://…\""
+            f" there, or set DATABASE_URL{', which is not a PostgreSQL URL' if url else ''}"
         )
     return url
 
@@ -147,16 +147,16 @@ def find_app(config: pytest.Config) -> App:
     from stowhand.errors import ConfigurationError
     from stowhand.tasks.loader import load_object
 
-    file, named = _file(config), str(config.getini(APP_OPTION))
-    if not named:
+    file, target = _file(config), str(config.getini(APP_OPTION))
+    if not target:
         fail_test(
-            f"{file}: the fixture 'jobs' needs an App, and no {APP_OPTION} is set; {APP_OPTION_HINT}, or define a"
-            f" fixture {APP_OPTION!r} that gives the App"
+            f"{file}: the fixture 'jobs' needs an App, but {APP_OPTION} is not set; {APP_OPTION_HINT}, or define a"
+            f" fixture {APP_OPTION!r} that returns the App"
         )
-    if (here := str(config.rootpath)) not in sys.path:
-        sys.path.append(here)
+    if (root_folder := str(config.rootpath)) not in sys.path:
+        sys.path.append(root_folder)
     try:
-        return load_object(named, App)
+        return load_object(target, App)
     except ConfigurationError as error:
         fail_test(f"{file}: {APP_OPTION}: {error}{'' if error.__cause__ else f'; {APP_OPTION_HINT}'}")
 
@@ -171,5 +171,5 @@ def checked_app(app: object) -> App:
     from stowhand.errors import a_type
 
     if not isinstance(app, App):
-        fail_test(f"the fixture {APP_OPTION!r} gave {a_type(app)}; it returns an App")
+        fail_test(f"the fixture {APP_OPTION!r} returned {a_type(app)}; return an App")
     return app

@@ -1,4 +1,4 @@
-"""The storage of the jobs of one test: memory, a new file, or a schema that is emptied between tests."""
+"""Storage of the jobs of one test: in memory, in a new file, or in a schema that is emptied between tests."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class MemoryStorage:
 
     def __init__(self, options: StoreOptions) -> None:
         self._store = MemoryStore(options=options, hears_commits=True)
-        self._store.notices.on_warning(self._warned)
+        self._store.notices.on_warning(self._log_warning)
 
     def make(self) -> QueueStore:
         return self._store
 
-    def _warned(self, warning: str, fix: str) -> None:
+    def _log_warning(self, warning: str, fix: str) -> None:
         """Log a warning. The log listener is made only when there is a warning, because most tests have none."""
         logging_events().emit(StoreWarning(self._store.description, warning, fix))
 
@@ -66,9 +66,9 @@ def _run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as stop:
-        answer: T = stop.value
-        return answer
-    raise RuntimeError("a memory store waited for something")
+        result: T = stop.value
+        return result
+    raise RuntimeError("a store in memory must not wait")
 
 
 class UrlStorage:
@@ -80,20 +80,20 @@ class UrlStorage:
 
     def make(self) -> QueueStore:
         store = open_store(self._url, self._options)
-        with suppress(RuntimeError):  # without a loop the store serves the caller's own connections, and opens none
-            self._open.append((asyncio.get_running_loop(), _started(_until_closed(store))))
+        with suppress(RuntimeError):  # without a loop the store uses only connections of the caller
+            self._open.append((asyncio.get_running_loop(), _start(_until_closed(store))))
         return store
 
     def jobs(self) -> Sequence[Job]:
-        async def listed(store: QueueStore) -> Sequence[Job]:
+        async def list_jobs(store: QueueStore) -> Sequence[Job]:
             return await store.inspect.list(JobFilter(states=tuple(State), limit=MAX_JOBS_LISTED))
 
-        return sorted(self.ask(listed), key=lambda job: job.id)
+        return sorted(self.call(list_jobs), key=lambda job: job.id)
 
-    def ask(self, coroutine: Callable[[QueueStore], Awaitable[T]], *, opened: bool = True) -> T:
-        """Ask a new store on a separate loop, even while another loop runs, which waits meanwhile."""
+    def call(self, coroutine: Callable[[QueueStore], Awaitable[T]], *, opened: bool = True) -> T:
+        """Call a coroutine function with a new store on a separate loop, and wait, even if another loop runs."""
 
-        async def ask() -> T:
+        async def call() -> T:
             store = open_store(self._url, self._options)
             try:
                 if opened:
@@ -103,7 +103,7 @@ class UrlStorage:
                 await store.close()
 
         with ThreadPoolExecutor(1) as threads:
-            return threads.submit(lambda: asyncio.run(ask())).result()
+            return threads.submit(lambda: asyncio.run(call())).result()
 
     def close(self) -> None:
         """Close the stores of loops that are still open."""
@@ -124,17 +124,17 @@ class ServerSchema:
     def __init__(self, url: str) -> None:
         self.url = url
         self._schema = f"{SCHEMA_PREFIX}_{token_hex(6)}"
-        self._is_made = False
+        self._was_created = False
 
     @contextmanager
     def emptied(self, options: StoreOptions) -> Iterator[UrlStorage]:
         """Empty the schema for one test, and close its stores afterwards."""
         storage = UrlStorage(self.url, msgspec.structs.replace(options, schema=self._schema))
-        if self._is_made:
-            storage.ask(self._empty)
+        if self._was_created:
+            storage.call(self._empty)
         else:
-            storage.ask(_install, opened=False)
-            self._is_made = True
+            storage.call(_install, opened=False)
+            self._was_created = True
         try:
             yield storage
         finally:
@@ -142,8 +142,8 @@ class ServerSchema:
 
     def drop(self) -> None:
         """Drop the schema at the end of the process."""
-        if self._is_made:
-            UrlStorage(self.url, StoreOptions(schema=self._schema)).ask(lambda store: store.schema.uninstall())
+        if self._was_created:
+            UrlStorage(self.url, StoreOptions(schema=self._schema)).call(lambda store: store.schema.uninstall())
 
     async def _empty(self, store: QueueStore) -> None:
         async with lent_connection(store) as connection:
@@ -157,7 +157,7 @@ class ServerSchema:
 def in_file(file: Path, options: StoreOptions) -> Iterator[UrlStorage]:
     """Storage in a new SQLite file."""
     storage = UrlStorage(f"sqlite:///{file}", options)
-    storage.ask(_install, opened=False)
+    storage.call(_install, opened=False)
     try:
         yield storage
     finally:
@@ -179,7 +179,7 @@ async def _close(closing: AsyncGenerator[None, None]) -> None:
     await closing.aclose()
 
 
-def _started(closing: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
+def _start(closing: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
     """Take the first step of a generator, which does not wait, so that the loop closes it (``shutdown_asyncgens``)."""
     with suppress(StopIteration):
         closing.__anext__().send(None)

@@ -63,9 +63,9 @@ async def _run(
     once = _Once(handler)
     events = Events()
     events.on(JobEnded, once.recorder.recorded)
-    chosen = WorkerOptions(tasks=registry.names, concurrency=concurrency, once=True, **options)
+    worker_options = WorkerOptions(tasks=registry.names, concurrency=concurrency, once=True, **options)
     try:
-        await Worker(store, once, chosen, events=events).run()
+        await Worker(store, once, worker_options, events=events).run()
     finally:
         handler.close()
         for job_id, run_at in once.due_times.items():
