@@ -76,7 +76,7 @@ async def test_database_url_wins_over_pgdatabase(postgres_url: str, monkeypatch:
 
 def test_without_any_store_the_message_names_all_four_ways(surroundings: Path) -> None:
     assert mistakes(task_list=TASKS) == [
-        "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
+        "no store is given; give connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
     ]
     assert not (surroundings / "stowhand.db").exists()
 
@@ -89,9 +89,9 @@ def test_an_ignored_database_url_is_mentioned(monkeypatch: pytest.MonkeyPatch) -
 async def test_errors_name_the_called_function() -> None:
     with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is named"):
         await make_worker_utils()
-    with pytest.raises(ConfigurationError, match=r"^quick_add_job: no store is named"):
+    with pytest.raises(ConfigurationError, match=r"^quick_add_job: no store is given"):
         await quick_add_job({}, "x")
-    with pytest.raises(ConfigurationError, match=r"^run_once: no store is named"):
+    with pytest.raises(ConfigurationError, match=r"^run_once: no store is given"):
         await run_once(task_list=TASKS)
 
 
