@@ -156,7 +156,7 @@ def test_an_app_in_memory_is_used_by_one_process_only(place: Place, call: Stowha
     assert call("worker", "--once", "--app", app).code == 0
     assert "in the memory of one process" in call("worker", "--processes", 2, "--app", app).err
     assert "in the memory of another process" in call("jobs", "list", "--app", app).err
-    assert "name it in the App" in call("jobs", "list", "-c", "memory://").err
+    assert "name it in an App" in call("jobs", "list", "-c", "memory://").err
 
 
 # -- declarations --------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def test_commands_that_a_lent_store_does_not_support_are_refused_with_its_url(
     token = () if command[0] == "bench" else ("--token", lent.token)
     said: Ended = call(*command, "-c", lent.url, *token)
     assert (said.code in (1, 2), said.out) == (True, ""), said
-    assert "the store itself" in said.err or "another process keeps" in said.err, said.err
-    assert "another process keeps" in said.err or "that store's own URL (" in said.err or token == (), said.err
+    assert "the store itself" in said.err or "another process lends" in said.err, said.err
+    assert "another process lends" in said.err or "that store's own URL (" in said.err or token == (), said.err
     assert lent.token not in said.err
 
 

@@ -165,5 +165,5 @@ def test_a_job_that_was_retried_meanwhile_is_not_changed(tmp_path: Path) -> None
     (refused, missing), job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert job is not None
     assert job.state is State.CANCELED, "it had been canceled, and was not wanted any more"
-    assert (refused.result, refused.reason) == (ActionResult.REFUSED, "it is canceled by now")
+    assert (refused.result, refused.reason) == (ActionResult.REFUSED, "it is now canceled")
     assert missing.result is ActionResult.MISSING

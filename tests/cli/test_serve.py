@@ -247,7 +247,7 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
         (("--scope", "read,act", "--task", "a"), "act and add are scopes of the dashboard"),
         (("--scope", "add", "--serial", "q"), "act and add are scopes of the dashboard"),
         (("--task", "a\nb"), "--task"),
-        (("--expires", "soon"), "no duration"),
+        (("--expires", "soon"), "not a duration"),
         (("--expires", "0s"), "longer than 0"),
     ],
 )

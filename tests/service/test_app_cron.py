@@ -86,7 +86,7 @@ def test_mistakes_are_reported_with_their_location(app: App, task: Rollup) -> No
     ):
         app.cron("0 4 * * *", task, {"hours": 1}, key_mode="unsafe_dedupe")  # type: ignore[arg-type]
     app.cron("0 4 * * *", task, {"hours": 1})
-    with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
+    with pytest.raises(ConfigurationError, match="duplicate identifier 'rollup'"):
         app.cron("0 5 * * *", task, {"hours": 1})
     with pytest.raises(ConfigurationError, match="flags, which a recurring job cannot have"):
         app.cron("0 6 * * *", task.options(flags=["x"]), {"hours": 1}, identifier="flagged")
@@ -127,7 +127,7 @@ def test_names_and_macros_equal_the_fields_of_a_crontab(app: App, known: str, fi
         ("@reboot", "'@reboot': no such macro; available: @annually"),
         ("0 9 * * mno", "weekday 'mno': no name 'mno'; did you mean 'mon'"),
         ("0 9 * * jan", "weekday 'jan': no name 'jan'"),
-        ("0 nine * * *", "hour 'nine': 'nine' is no number"),
+        ("0 nine * * *", "hour 'nine': 'nine' is not a number"),
         ("0 9 * * fri-mon", "weekday '5-1': the start of 5-1 is not before its end; write 5-6,0-1"),
         ("@daily t", "no such macro"),
     ],
@@ -158,7 +158,7 @@ def test_a_worker_schedules_items_of_all_sources(app: App, task: Rollup, run: Ru
             worker = app.worker(crontab="0 4 * * * rollup ?id=text {hours:4}", crontab_file=file, cron_items=items)
             assert isinstance(worker, RecurringWorker)
             assert [item.identifier for item in worker._scheduler.items] == ["rollup", "text", "in_file", "parsed"]
-            with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
+            with pytest.raises(ConfigurationError, match="duplicate identifier 'rollup'"):
                 app.worker(crontab="0 4 * * * rollup {hours:4}")
             with pytest.raises(ConfigurationError, match="No such file"):
                 app.worker(crontab_file=tmp_path / "missing")

@@ -89,7 +89,7 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
     if job.state is State.PROCESSING:
         return Answer(job_id, ActionResult.REFUSED, f"it is running, held by {job.worker}")
     if job.state in (State.COMPLETED, State.CANCELED):
-        return Answer(job_id, ActionResult.REFUSED, f"it is already {job.state}")
+        return Answer(job_id, ActionResult.REFUSED, f"it is {job.state} already")
     if is_step(job.task, job.key):
         refusal = "it is a step of a flow; completing it by hand would skip the next queue"
         return Answer(job_id, ActionResult.REFUSED, refusal)
