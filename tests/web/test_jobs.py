@@ -76,7 +76,7 @@ async def test_a_long_list_has_a_link_to_each_next_page(store_at: Stores) -> Non
     ("query", "said"),
     [
         ("state=faild", "did you mean 'failed'"),
-        ("since=yesterday", "'yesterday' is no duration"),
+        ("since=yesterday", "'yesterday' is not a duration"),
         ("seral=mail", "seral: unknown filter; did you mean 'serial'"),
         ("sate=failed", "sate: unknown filter; did you mean 'state'"),
         ("go_on=nowhere", "'nowhere' is not a position of such a search"),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.strict_json import DEPTH_LIMIT
+from stowhand.jobs.strict_json import MAX_DEPTH
 from stowhand.observe.safe_text import HIDDEN_TEXT, redact, restored
 
 _EXACT_ENCODER = msgspec.json.Encoder(decimal_format="number")

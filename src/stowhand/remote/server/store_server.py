@@ -208,7 +208,7 @@ class StoreServer:
         """Record the queues of a starting worker's tasks, if the token allows task and queue. Raises InvalidJob."""
         self._shared_store.queue("queues of tasks")
         declared = {
-            limits.check_name("task", task, limits.TASK_LIMIT): limits.check_queue("queue", queue)
+            limits.check_name("task", task, limits.MAX_TASK_CHARACTERS): limits.check_queue("queue", queue)
             for task, queue in request.task_queues.items()
             if grant.covers(task, queue)
         }

@@ -10,7 +10,7 @@ from stowhand.protocols.search import TITLE_LIMIT
 COLUMN_NAMES = tuple(field.name for field in FIELDS)
 KEPT_COLUMN_NAMES = tuple(field.name for field in FIELDS if field.kept)
 """Columns that the history copies unchanged from the table of live jobs."""
-DETAILS = tuple(field.name for field in OPTIONS if field.name != "key")
+DETAILS = tuple(field.name for field in OPTION_FIELDS if field.name != "key")
 """Columns besides task, payload, run time and key that an enqueue sets. An enqueue with the same key replaces them."""
 
 
