@@ -145,7 +145,7 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
         (lambda: Command("k", ["a\0b"]), "word 0 of argv is not text without NUL"),
         (lambda: Command("", ["a"]), "give 1 to 255 bytes"),
         (lambda: Command("k", ["a"], env={"A=B": "secret"}), "'A=B' is not a name of a variable"),
-        (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is no text"),  # type: ignore[dict-item]
+        (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is not text"),  # type: ignore[dict-item]
         (lambda: Command("k", ["a"], timeout=0), "give seconds, more than 0"),
         (lambda: Command("k", ["a"], timeout=float("nan")), "give seconds, more than 0"),
         (lambda: Command("k", ["a"], stdin=3), "stdin is an int"),  # type: ignore[arg-type]

@@ -338,7 +338,7 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
     assert {level for level, _ in said} == {"info"}
     messages = [message for _, message in said]
     assert messages[:5] == [
-        "clone began: git clone 'a b' '******'",
+        "clone started: git clone 'a b' '******'",
         "one",
         "two ******",
         "last",

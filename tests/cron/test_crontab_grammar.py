@@ -169,7 +169,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("@daily t", "'@daily' is not supported; write 0 0 * * *"),
         ("@reboot t", "'@reboot' is not supported; write five fields, as in 0 4 * * *"),
         ("word", "no fields before 'word'; write five"),
-        ("* * L * * t", "day 'L': 'L' is no number"),
+        ("* * L * * t", "day 'L': 'L' is not a number"),
         ("* * * * t", "4 fields before 't'; write five: minute hour day month weekday"),
         ("t {a: 1}", "no fields before 't'; write five: minute hour day month weekday"),
         ("* * * * *", "'* * * * *' is too short; write five fields and a task, as in 0 4 * * * send_report"),
@@ -193,7 +193,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?priority=2.5", "priority=2.5: give a whole number"),
         ("* * * * * t ?priority=-2147483649", "priority: -2147483649; the limits are -2147483648 and 2147483647"),
         ("* * * * * t ?fill=2", "fill=2: '2' is not a period; write for example 30m, 2d or 4w3d2h1m (unit"),
-        ("* * * * * t ?fill=-2d", "fill=-2d: '-2d' is no time phrase"),
+        ("* * * * * t ?fill=-2d", "fill=-2d: '-2d' is not a period"),
         ("* * * * * t ?fill=366d1s", "fill: 31622401 s; give 0 to 366d, the time for which ticks are remembered"),
         ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' has no effect without a key"),
         (

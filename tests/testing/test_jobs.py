@@ -226,7 +226,7 @@ def test_what_the_application_wants_now_is_due(jobs: Jobs) -> None:
 
 def test_a_job_that_enqueues_itself_for_ever_is_an_error(jobs: Jobs) -> None:
     app.sync.enqueue(again)
-    with pytest.raises(RuntimeError, match="20 of them were 'again', which may enqueue itself for ever"):
+    with pytest.raises(RuntimeError, match="20 of them were 'again', which may enqueue itself forever"):
         jobs.drain(most=20)
 
 
