@@ -93,7 +93,7 @@ def new_job(
 
 def size_limit(name: object) -> int:
     """Return the maximum size of an attribute's JSON text in bytes: the parameters of children may be large."""
-    return MAX_CHILDREN_BYTES if lists_children(name) else strict_json.SIZE_LIMIT
+    return MAX_CHILDREN_BYTES if lists_children(name) else strict_json.MAX_WRITTEN_BYTES
 
 
 def lists_children(name: object) -> bool:

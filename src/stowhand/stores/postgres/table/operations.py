@@ -146,7 +146,7 @@ class Logs:
 
     async def add(self, lease: Lease, entry: str) -> int:
         """Append an entry, and return its number. Raise LogRefused, StoreUnreachable."""
-        return await self._write("add_log", lease, most=ENTRIES_LIMIT, entry=entry)
+        return await self._write("add_log", lease, most=MAX_LOG_ENTRIES, entry=entry)
 
     async def update(self, lease: Lease, number: int, entry: str) -> None:
         """Replace the entry with this number. Raise LogRefused, StoreUnreachable."""
