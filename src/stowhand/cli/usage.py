@@ -65,7 +65,7 @@ def unknown_option(name: str, context: click.Context) -> str:
     word = name.lstrip("-").replace("-", "_")
     if (advice := find_advice(word, by_name)) is not None:
         return f"{problem}; {advice}"
-    equivalents = [by_name[option_name] for option_name in our_words(word, by_name)]
+    equivalents = [by_name[option_name] for option_name in find_equivalents(word, by_name)]
     if equivalents:
         return f"{problem}; did you mean {' or '.join(map(repr, equivalents))}?"
     likeness = 1.0 if len(word) == 1 else 0.6
