@@ -87,7 +87,7 @@ def test_an_ignored_database_url_is_mentioned(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_errors_name_the_called_function() -> None:
-    with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is named"):
+    with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is given"):
         await make_worker_utils()
     with pytest.raises(ConfigurationError, match=r"^quick_add_job: no store is given"):
         await quick_add_job({}, "x")

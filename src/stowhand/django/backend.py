@@ -166,7 +166,7 @@ class StowhandBackend(BaseTaskBackend):
                 descriptions = "; ".join(
                     f"{option}: {description}" for option, description in OPTION_DESCRIPTIONS.items()
                 )
-                raise ConfigurationError(f"{location}: no option {name!r}; there are: {descriptions}")
+                raise ConfigurationError(f"{location}: no option {name!r}; available: {descriptions}")
         store_options = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
         try:
             if not isinstance(cron := self.options.get("cron", {}), Mapping):

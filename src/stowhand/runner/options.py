@@ -33,8 +33,8 @@ from stowhand.tasks.task_list import TaskList, read_task_list
 
 MIN_LIKELY_MILLISECONDS = 500
 """A poll interval of at least this plain number is probably in milliseconds."""
-NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
-NO_TASKS = "no tasks are named: give task_list or task_directory"
+NO_STORE = "no store is given; give connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
+NO_TASKS = "no tasks are given; give task_list or task_directory"
 
 
 def _check_path(path: str | PathLike[str]) -> str | PathLike[str]:
