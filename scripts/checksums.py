@@ -207,7 +207,7 @@ class _Demo:
         problems += [f"wrong: {path}" for path, result in results.items() if walked.get(path) != result]
         if len(completed) != len(files):
             problems.append(f"{len(files)} files, but {len(completed)} jobs completed")
-        if len(failed) != 1 or "no such file" not in (failed[0].last_error or ""):
+        if len(failed) != 1 or "does not exist" not in (failed[0].last_error or ""):
             problems.append(f"one poison job was to fail; {len(failed)} did")
         if retried != min(FIRST_FAILING_JOBS, len(files)):
             problems.append(f"{min(FIRST_FAILING_JOBS, len(files))} jobs were to fail first; {retried} were retried")
