@@ -53,7 +53,7 @@ async def refused(action: Awaitable[object]) -> bool:
     try:
         await action
     except StoreRefused as error:
-        return "opened to be looked at (read_only)" in str(error)
+        return "opened for reading only (read_only)" in str(error)
     return False
 
 

@@ -24,7 +24,7 @@ def refuse(path: Path, which: str, action: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "why"), [("abort, 'not this one'", "not this one"), ("ignore", "a trigger keeps it as it is")]
+    ("action", "why"), [("abort, 'not this one'", "not this one"), ("ignore", "a trigger keeps it unchanged")]
 )
 def test_the_others_are_claimed(path: Path, run: Any, action: str, why: str) -> None:
     async def story() -> None:

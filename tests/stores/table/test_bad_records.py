@@ -119,7 +119,7 @@ KEEPS = {
 }
 
 
-@pytest.mark.parametrize(("size", "why"), [(13, "a trigger of the table keeps it as it is"), (14, "not this")])
+@pytest.mark.parametrize(("size", "why"), [(13, "a trigger of the table keeps it unchanged"), (14, "not this")])
 def test_a_record_that_its_table_will_not_let_be_claimed_is_passed_over_and_named_once(
     run: Run, place: Place, size: int, why: str
 ) -> None:

@@ -25,7 +25,7 @@ SHOWN_TWICE = "the view shows it more than once: its joins must return one row f
 HIDDEN_WHILE_PROCESSING = (
     "the view does not show it once it is processing: it must not filter by columns that a claim changes"
 )
-NOT_CHANGED = "a trigger of the table keeps it as it is"
+NOT_CHANGED = "a trigger of the table keeps it unchanged"
 
 
 class UnreadableView(Exception):

@@ -161,10 +161,11 @@ class PostgresContext:
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
         if postgres_errors.is_read_only(error) and self.options.read_only:
-            return StoreRefused(f"{self.address}: {text}: it was opened to be looked at (read_only)")
+            return StoreRefused(f"{self.address}: {text}: the store was opened for reading only (read_only)")
         if postgres_errors.is_query_canceled(error) and self.options.read_only:
             return StoreTooSlow(
-                f"{self.address}: no answer within {self.options.read_timeout:g} s, the time limit of a read ({text})"
+                f"{self.address}: no answer within {self.options.read_timeout:g} s, the limit of one read"
+                f" (read_timeout): {text}"
             )
         if postgres_errors.is_read_only(error):
             return StoreUnreachable(

@@ -319,7 +319,7 @@ begin
         token = _token, settled_token = null, worker = _worker,
         lease_until = _lease_until, started_at = _at, absorbed = false
     where j.id = _id;
-  if not found then return 'a trigger keeps it as it is'; end if;
+  if not found then return 'a trigger keeps it unchanged'; end if;
   raise exception using errcode = 'GWDRY';
 exception
   when sqlstate 'GWDRY' then return null;
