@@ -30,13 +30,13 @@ def settle_and_claim(
     def call(tx: Transaction) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
         held = [finish.find_held(tx, lease.job_id, lease.token) for lease, _ in batch]
         replies = settle.settle(tx, batch, repeat=False)
-        hindrance = tx.row("is_abandoned", token=request.token)
-        if any(what is not COMPLETED for _, what in batch) or (hindrance and hindrance[0] == claim.ABANDONED):
+        hindrance = tx.row("claim_obstacle", token=request.token)
+        if any(what is not COMPLETED for _, what in batch) or (hindrance and hindrance[0] == claim.TOKEN_IS_ABANDONED):
             return replies, []
         serials = [one.serial for one in held if one is not None and one.serial is not None]
         heads = [head for serial in serials if (head := _head(tx, serial, request)) is not None]
         if heads and Verdict.BUSY not in replies:
-            connection._is_news.clear()
+            connection._has_claimable_jobs.clear()
         rows, _ = claim._take(tx, request, heads[: request.limit])
         return replies, [claim._to_claim(row, request.token) for row in rows]
 

@@ -126,7 +126,7 @@ def test_a_driver_tells_nobody_so_the_job_is_there_at_once_and_that_is_said(
         connection.rollback()
     assert waiting(jobs) == ["a", "b"]
     (said,) = [record.getMessage() for record in caplog.records if "enqueue_in" in record.getMessage()]
-    assert "a Connection tells nobody of its commit" in said
+    assert "a Connection does not report its commit" in said
 
 
 @pytest.mark.parametrize("wrong", ["engine", 3])

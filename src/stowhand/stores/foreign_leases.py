@@ -1,7 +1,7 @@
 """A claim's question about foreign leases, and the answer until it is read.
 
-The question is sent with a claim, so it costs nothing where the claim finds jobs. The answer is read together with
-``next_due``, so it costs no extra call where the claim finds none.
+A claim contains the question, which is answered only if the claim finds no jobs: the following ``next_due`` reads the
+answer in the same call, so that it costs no call of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stowhand.protocols.store import ClaimRequest, Foreign
 
 
 class ForeignLeaseQuestion(msgspec.Struct, frozen=True):
-    """The question when leases other than these end."""
+    """The question when the first lease that is not among ``own_leases`` expires."""
 
-    ours: Sequence[Lease]
+    own_leases: Sequence[Lease]
     slack: float
 
 
@@ -34,22 +34,22 @@ class ForeignLeases:
         if request.own_leases is not None:
             self._question = ForeignLeaseQuestion(request.own_leases, slack(request.lease))
 
-    def take(self) -> ForeignLeaseQuestion | None:
-        """Return the open question, once."""
+    def take_question(self) -> ForeignLeaseQuestion | None:
+        """Return the open question, and remove it."""
         question, self._question = self._question, None
         return question
 
-    def see(self, ends_in: float | None, *, none_late: bool = False) -> None:
+    def set_answer(self, expires_in: float | None, *, none_expired: bool = False) -> None:
         """Record the answer.
 
         Args:
-            ends_in: Seconds until the first foreign lease has been expired for the slack; ``None`` without one.
-            none_late: No foreign lease has been expired for that long.
+            expires_in: Seconds until the first foreign lease has been expired for the slack; ``None`` without one.
+            none_expired: No foreign lease has been expired for that long.
 
         """
-        self._answer = Foreign(expires_in=ends_in, none_expired=none_late)
+        self._answer = Foreign(expires_in=expires_in, none_expired=none_expired)
 
     def take_answer(self) -> Foreign | None:
-        """Return the answer, once."""
+        """Return the answer, and remove it."""
         answer, self._answer = self._answer, None
         return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.stores.kernel import due
-from stowhand.stores.sqlite.queue.reader import DIALECT
+from stowhand.stores.sqlite.queue.reader import SQLITE_DIALECT
 
 SECOND = 1_000_000
 
@@ -34,7 +34,7 @@ def test_the_oldest_due_job_is_found_without_reading_what_waits_behind_others(la
     """Of (a, b) > (x, y) SQLite searches by the first column alone: each of five tasks and serial keys was read
     whole."""
     looks: list[None] = []
-    query = DIALECT.statement(f"{due.FIRST_DUE_JOBS} ORDER BY run_at LIMIT 1")
+    query = SQLITE_DIALECT.statement(f"{due.FIRST_DUE_JOBS} ORDER BY run_at LIMIT 1")
     with closing(sqlite3.connect(large)) as connection:
         connection.set_progress_handler(lambda: looks.append(None), 100)
         now = int(time.time() * SECOND)

@@ -19,12 +19,12 @@ INDEXES = {
     "exists": "PRIMARY KEY",
     "live_step": "stowhand_jobs_key",
     "past_step": "stowhand_history_flow",
-    "forget_steps": "stowhand_history_flow",
+    "delete_past_steps": "stowhand_history_flow",
     "parked": "stowhand_jobs_key",
     "is_open": "stowhand_jobs_key",
     "limit": "PRIMARY KEY",
     "forgive": "stowhand_flow_waits",
-    "to_look_at": "stowhand_flow_jobs_looked_at",
+    "jobs_to_check": "stowhand_flow_jobs_looked_at",
 }
 
 
@@ -34,8 +34,8 @@ def test_a_statement_of_every_step_uses_its_index(template: Path, name: str, ind
         ("flow", "attribute", "value", "key", "limiter", "part", "holder", "forgiven", "before", "limit", "id"), 1
     )
     with closing(sqlite3.connect(template)) as connection:
-        asked = {**given, "ids": "[]", "least": "f", "most": "fg"}
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {transaction.SQL[name]}", asked)]
+        asked = {**given, "ids": "[]", "min_key": "f", "max_key": "fg"}
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {transaction.STATEMENTS[name]}", asked)]
     assert any(index in step for step in plan), plan
     assert not [step for step in plan if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], plan
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.sqlite.queue.transaction import FILES, FILLINGS, SQL
+from stowhand.stores.sqlite.queue.transaction import COLUMN_FILLINGS, SQL_FILES, STATEMENTS
 
-SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
+SMALL = ("first_head", "stale_heads", "is_abandoned_old", "prune_abandoned", "last_id", "known_items", "pauses")
 """These walk over what is small: a row for each serial key, lost reply of a day, table, crontab item, or paused
 task."""
 MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
-NAMES = {file.name.removesuffix(".sql"): load_statements(file, FILLINGS) for file in FILES}
+NAMES = {file.name.removesuffix(".sql"): load_statements(file, COLUMN_FILLINGS) for file in SQL_FILES}
 HOT = [(moment, name) for moment in MOMENTS for name in NAMES[moment] if name not in SMALL]
 WALKS_ON_PURPOSE = {
     "due": "stowhand_jobs_ready",
@@ -25,15 +25,14 @@ WALKS_ON_PURPOSE = {
     "stalled": "stowhand_jobs_running",
     "held_by_worker": "stowhand_jobs_running",
     "held_by_workers": "stowhand_jobs_running",
-    "holders": "stowhand_jobs_running",
-    "foreign": "stowhand_jobs_running",
+    "foreign_leases": "stowhand_jobs_running",
 }
 """Walks, but only over the few rows of a partial index: suspects, or what is running."""
 
 
 @pytest.mark.parametrize(("moment", "name"), HOT, ids=[f"{moment}.{name}" for moment, name in HOT])
 def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: str) -> None:
-    steps = plan(template, SQL[name])
+    steps = plan(template, STATEMENTS[name])
     index = WALKS_ON_PURPOSE.get(name)
     walks = [
         step
@@ -45,7 +44,7 @@ def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: 
 
 
 def test_no_two_statements_have_one_name() -> None:
-    assert len(SQL) == sum(map(len, NAMES.values()))
+    assert len(STATEMENTS) == sum(map(len, NAMES.values()))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_no_two_statements_have_one_name() -> None:
     ],
 )
 def test_a_claims_order_is_the_order_of_an_index(template: Path, name: str) -> None:
-    steps = plan(template, SQL[name])
+    steps = plan(template, STATEMENTS[name])
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 

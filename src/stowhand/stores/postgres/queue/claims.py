@@ -114,7 +114,7 @@ class Claims:
         self._is_idle = self._was_unfilled = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        question = self._foreign_leases.take()
+        question = self._foreign_leases.take_question()
         values = (
             *self._foreign_parameters(question),
             *(request.worker, request.token, request.limit, request.lease),
@@ -142,7 +142,7 @@ class Claims:
             self._answer = _PollAnswer(stopwatch(), request.tasks, request.queues, seconds, bool(suspects))
             if foreign is not None:
                 late, ends_in = foreign
-                self._foreign_leases.see(ends_in, none_late=not late)
+                self._foreign_leases.set_answer(ends_in, none_expired=not late)
             return []
         if rows[0][0] == _UNFINISHED_ID:
             return await self._claim(request)
@@ -171,12 +171,12 @@ class Claims:
         if self._has_answer_for(tasks, queues):
             due, self._answer = self._answer.due_in_seconds, _NO_ANSWER
             return due
-        question = self._foreign_leases.take()
+        question = self._foreign_leases.take_question()
         values = (_list_or_none(tasks), self._context.now(), *queue_values(queues), *self._foreign_parameters(question))
         with self._context.translated():
             ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
         if question is not None:
-            self._foreign_leases.see(ends_in)
+            self._foreign_leases.set_answer(ends_in)
         return None if due is None else float(due)
 
     def foreign(self) -> Foreign | None:
@@ -191,7 +191,7 @@ class Claims:
         """Return the parameters for ``foreign_leases``; the first is whether to call it."""
         if question is None:
             return (False, None, None, None)
-        return (True, plain_array(lease.job_id for lease in question.ours), question.slack, self._context.now())
+        return (True, plain_array(lease.job_id for lease in question.own_leases), question.slack, self._context.now())
 
     def _has_answer_for(self, tasks: tuple[str, ...] | None, queues: Queues) -> bool:
         """Return whether the answer of the last poll is valid for these tasks and queues."""
@@ -228,7 +228,7 @@ class Claims:
         refused = {str(-row[0]): clean(row[_LAST_ERROR_POSITION], MAX_REASON_CHARACTERS) for row in rows if row[0] < 0}
         is_store_at_fault = len(refused) > 1 and not claimed
         for key, reason in refused.items():
-            self._passed_over.refused(key, reason, report=not is_store_at_fault)
+            self._passed_over.add(key, reason, report=not is_store_at_fault)
         if is_store_at_fault:
             # If the jobs are at fault instead, the next claim reads the jobs after them.
             key, reason = next(iter(refused.items()))

@@ -123,7 +123,7 @@ class TableClaims:
             except NoRecordClaimed as view_error:
                 # The store may be at fault. If not, the next claim finds the records after these.
                 for key, reason in view_error.reasons.items():
-                    self._passed_over.refused(key, reason, report=False)
+                    self._passed_over.add(key, reason, report=False)
                 raise StoreError(f"{context}: {view_error}") from None
         if request.suspects and not claimed:
             now = stopwatch()
@@ -154,7 +154,7 @@ class TableClaims:
                 await reading.execute(self._context.statement("read"), self._reading(ids), prepare=False)
                 claimed = self._taken(request, rows, rows_by_key(ids, await reading.fetchall()), {})
         for key in unchanged:
-            self._passed_over.refused(key, NOT_CHANGED)
+            self._passed_over.add(key, NOT_CHANGED)
         return claimed, len(rows) < len(marked)
 
     async def _take_each(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
@@ -170,7 +170,7 @@ class TableClaims:
             rows = [row for row in marked if not row[1]]
             claimed = self._taken(request, rows, validator.rows, validator.bad)
         for key, reason in validator.unchanged.items():
-            self._passed_over.refused(key, reason)
+            self._passed_over.add(key, reason)
         return claimed, len(rows) < len(marked) or bool(validator.unchanged)
 
     async def _begin(self, connection: Connection, request: ClaimRequest) -> None:

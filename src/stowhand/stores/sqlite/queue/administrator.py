@@ -1,4 +1,4 @@
-"""Actions on one job or on many, some hundreds in a transaction. docs/reference/states.md lists their effects."""
+"""Actions on one job or on many, at most 200 in one transaction. docs/reference/states.md lists their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stowhand.stores.sqlite.queue import finish
 from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
-from stowhand.stores.sqlite.queue.on_failure import tell
+from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
 from stowhand.stores.sqlite.queue.producer import Producer, get
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -32,9 +32,9 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 T = TypeVar("T")
 MAX_JOBS_PER_TRANSACTION = 200
 """More jobs take several transactions, so that other writers can run in between."""
-Pair = tuple[int, str | None]
+JobAndToken = tuple[int, str | None]
 """The id of a job, and its token if a worker holds it."""
-_REFUSALS = {
+_REFUSAL_REASONS = {
     ("retry", State.PROCESSING): "it is running; cancel it first, or wait until it has ended",
     ("retry", State.COMPLETED): "it completed; enqueue it again instead",
     ("cancel", State.CANCELED): "it is canceled already",
@@ -47,7 +47,7 @@ _REFUSALS = {
 
 
 class Administrator:
-    """Administrator of jobs. Each call runs a function below, in a transaction for each page."""
+    """Administrator of jobs. Each call runs one of the functions below, in one transaction for each page of jobs."""
 
     def __init__(self, connections: Connections, producer: Producer) -> None:
         self._connections = connections
@@ -92,17 +92,17 @@ class Administrator:
         return await self._act(job_ids, partial(reschedule, to=validate_reschedule(to)))
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
-        """Reset what these workers hold now, dead or alive."""
+        """Reset the jobs that these workers hold now, whether the workers are running or lost."""
         names = as_json(validate_workers(workers))
         tokens = dict(await self._connections.read(lambda tx: tx.rows("held_by_workers", workers=names)))
         return await self._act(
-            list(tokens), lambda tx, ids: take_back(tx, [(job_id, tokens[job_id]) for job_id in ids])
+            list(tokens), lambda tx, ids: reset_held(tx, [(job_id, tokens[job_id]) for job_id in ids])
         )
 
     async def _act(
         self, job_ids: Sequence[int], act: Callable[[Transaction, Sequence[int]], Sequence[T]]
     ) -> Sequence[T]:
-        done: list[T] = []
+        results: list[T] = []
         ids = validate_ids(job_ids)
         for start in range(0, len(ids), MAX_JOBS_PER_TRANSACTION):
 
@@ -111,15 +111,15 @@ class Administrator:
             ) -> Sequence[T]:
                 return act(tx, ids)
 
-            done += await self._connections.write(page, wakes=True)
-        return done
+            results += await self._connections.write(page, wakes=True)
+        return results
 
 
 def retry(tx: Transaction, job_id: int) -> Answer:
     """Make a job due now with all its attempts. A canceled job is restored from the history."""
     state = _state(tx, job_id)
-    if (refused := _refusal("retry", job_id, state)) is not None:
-        return refused
+    if (refusal := _refusal("retry", job_id, state)) is not None:
+        return refusal
     if state is not State.CANCELED:
         tx.run("retry", id=job_id)
         return Answer(job_id, ActionResult.DONE)
@@ -132,8 +132,8 @@ def retry(tx: Transaction, job_id: int) -> Answer:
 def cancel(tx: Transaction, job_id: int) -> Answer:
     """Cancel a waiting job at once. The worker cancels a running one."""
     state = _state(tx, job_id)
-    if (refused := _refusal("cancel", job_id, state)) is not None:
-        return refused
+    if (refusal := _refusal("cancel", job_id, state)) is not None:
+        return refusal
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
         return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
@@ -144,14 +144,14 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
 def remove(tx: Transaction, job_id: int) -> Answer:
     """Delete a job that is not running."""
     state = _state(tx, job_id)
-    if (refused := _refusal("remove", job_id, state)) is not None:
-        return refused
+    if (refusal := _refusal("remove", job_id, state)) is not None:
+        return refusal
     tx.run("forget" if state is State.CANCELED else "delete_one", id=job_id)
     return Answer(job_id, ActionResult.DONE)
 
 
 def remove_key(tx: Transaction, key: str) -> Answer:
-    """Delete the holder of a key; a running one loses the key and will not run again."""
+    """Delete the job that holds the key. A running job only loses the key and its further attempts."""
     holder = tx.row("holder", key=validate_key(key))
     if holder is None:
         return Answer(None, ActionResult.MISSING, f"no live job has the key {key!r}")
@@ -159,76 +159,78 @@ def remove_key(tx: Transaction, key: str) -> Answer:
     if state != State.PROCESSING:
         return remove(tx, job_id)
     tx.run("free_key", id=job_id)
-    tx.run("lose_key", id=job_id, why="removed")
+    tx.run("lose_key", id=job_id, cause="removed")
     return Answer(job_id, ActionResult.DONE, "it is running; it ends without its key and will not run again")
 
 
 def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
-    """Complete jobs as if their handlers had succeeded, but no steps of flows.
+    """Complete jobs as if their handlers had succeeded, except steps of flows.
 
     The jobs are returned even if no history is kept.
     """
-    found = _look(tx, [job_id for job_id, _ in _actionable(tx, job_ids)])
-    jobs = [job for job in found if not is_step(job.task, job.key)]
+    live_jobs = _live_jobs(tx, [job_id for job_id, _ in _actionable(tx, job_ids)])
+    jobs = [job for job in live_jobs if not is_step(job.task, job.key)]
     ids = [job.id for job in jobs]
-    tx.run("archive_completed" if tx.keeps else "let_keys_go", ids=as_json(ids))
+    tx.run("archive_completed" if tx.keeps_history else "clear_keys", ids=as_json(ids))
     tx.run("delete", ids=as_json(ids))
-    return [_ended(tx, job, State.COMPLETED) for job in jobs]
+    return [_ended_job(tx, job, State.COMPLETED) for job in jobs]
 
 
 def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
     """Fail jobs without further attempts. A job that has failed before keeps its ``finished_at``."""
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
-    finish.keep_tries(tx, ids, AttemptEnd.BY_HAND, BY_HAND, reason)
+    finish.record_failed_attempts(tx, ids, AttemptEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
-    tell(tx, BY_HAND)
-    return _look(tx, ids)
+    enqueue_reports(tx, BY_HAND)
+    return _live_jobs(tx, ids)
 
 
 def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
-    """Set the passed values; the state follows from the numbers. Reset an expired lease first, as the sweep does."""
+    """Change the values that ``to`` sets; the state follows from the numbers of attempts.
+
+    Jobs whose lease has expired are reset first, as in a sweep.
+    """
     pairs = _actionable(tx, job_ids)
-    taken = take_back(tx, pairs, tells=False)
+    reset_jobs = reset_held(tx, pairs, reports_failure=False)
     ids = [job_id for job_id, _ in pairs]
     numbers = {"attempts": to.attempts, "max_attempts": to.max_attempts}
-    if died := [job.id for job in taken if job.state is State.FAILED]:
-        tx.run("untell_revived", ids=as_json(died), **numbers)
-        tell(tx, WORKER_DIED)
-    failed = tx.column("failed_by_numbers", ids=as_json(ids), **numbers)
-    if failed:
-        finish.keep_tries(tx, failed, AttemptEnd.BY_HAND, BY_HAND, None)
+    if failed_ids := [job.id for job in reset_jobs if job.state is State.FAILED]:
+        tx.run("drop_reports_of_revived", ids=as_json(failed_ids), **numbers)
+        enqueue_reports(tx, WORKER_DIED)
+    if exhausted_ids := tx.column("failed_by_numbers", ids=as_json(ids), **numbers):
+        finish.record_failed_attempts(tx, exhausted_ids, AttemptEnd.BY_HAND, BY_HAND, None)
     run_at = None if to.run_at is None else to_micros(to.run_at)
     tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
-    tell(tx, BY_HAND)
-    canceled = [job for job in taken if job.state is State.CANCELED]
-    return sorted(canceled + _look(tx, ids), key=lambda job: job.id)
+    enqueue_reports(tx, BY_HAND)
+    canceled = [job for job in reset_jobs if job.state is State.CANCELED]
+    return sorted(canceled + _live_jobs(tx, ids), key=lambda job: job.id)
 
 
-def take_back(tx: Transaction, pairs: Sequence[Pair], *, tells: bool = True) -> list[Job]:
-    """Reset those of the jobs that are still held. Return the updated jobs. ``tells``: see ``finish.reset``."""
+def reset_held(tx: Transaction, pairs: Sequence[JobAndToken], *, reports_failure: bool = True) -> list[Job]:
+    """Reset those of the jobs that are still held, and return them. ``reports_failure``: see ``finish.reset``."""
     jobs = []
     for job_id, token in pairs:
         held = None if token is None else finish.find_held(tx, job_id, token)
         if held is None:
             continue
         before = get(tx, job_id)
-        reset = finish.reset(tx, held, tells=tells)
-        # Without a history, a job with a cancellation request does not exist any more.
-        after = get(tx, job_id) or (before and _ended(tx, before, reset.state))
-        assert after is not None
-        jobs.append(after)
+        reset = finish.reset(tx, held, reports_failure=reports_failure)
+        # A job with a cancellation request is canceled; without a history, its row no longer exists.
+        job = get(tx, job_id) or (before and _ended_job(tx, before, reset.state))
+        assert job is not None
+        jobs.append(job)
     return jobs
 
 
-def _actionable(tx: Transaction, job_ids: Sequence[int]) -> list[Pair]:
+def _actionable(tx: Transaction, job_ids: Sequence[int]) -> list[JobAndToken]:
     return [(job_id, token) for job_id, token in tx.rows("actionable", ids=as_json(job_ids))]
 
 
-def _look(tx: Transaction, ids: Sequence[int]) -> list[Job]:
-    return [to_job(row) for row in tx.rows("live_ones", ids=as_json(ids))]
+def _live_jobs(tx: Transaction, ids: Sequence[int]) -> list[Job]:
+    return [to_job(row) for row in tx.rows("live_jobs", ids=as_json(ids))]
 
 
-def _ended(tx: Transaction, job: Job, state: State) -> Job:
+def _ended_job(tx: Transaction, job: Job, state: State) -> Job:
     return msgspec.structs.replace(job, state=state, finished_at=to_datetime(tx.now.wall), worker=None)
 
 
@@ -241,6 +243,7 @@ def _refusal(operation: str, job_id: int, state: State | None) -> Answer | None:
     """Return the refusal for a job in this state (``None``: no such job), or ``None`` if the operation is allowed."""
     if state is None:
         return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
-    reason = _REFUSALS.get((operation, state))
-    done = ActionResult.UNCHANGED if state is State.CANCELED else ActionResult.REFUSED
-    return None if reason is None else Answer(job_id, done, reason)
+    reason = _REFUSAL_REASONS.get((operation, state))
+    if reason is None:
+        return None
+    return Answer(job_id, ActionResult.UNCHANGED if state is State.CANCELED else ActionResult.REFUSED, reason)

@@ -1,6 +1,7 @@
 """``enqueue_in`` for tests in memory: a job becomes visible after the caller's commit, if the commit is reported.
 
-SQLAlchemy and Django report it. A driver's own connection does not: the job is visible at once, and the store warns.
+SQLAlchemy and Django report a commit. A driver's own connection does not: then the job is visible at once, and the
+store emits a warning.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class AfterCommit:
         caller = commit_aware_caller(connection)
         if caller is None:
             return self._at_once(connection, job)
-        held = _HeldJob(self._connection, job)
-        committed: Awaitable[None] | None = caller.add_pending(held)
-        return held.job if committed is None else _after(committed, held.job)
+        pending = _PendingJob(self._connection, job)
+        committed: Awaitable[None] | None = caller.add_pending(pending)
+        return pending.job if committed is None else _after(committed, pending.job)
 
     def _at_once(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         commit = getattr(connection, "commit", None)
@@ -44,40 +45,40 @@ class AfterCommit:
         if type(connection) not in self._warned_types:
             self._warned_types.add(type(connection))
             self._notices.warn(
-                f"enqueue_in: {a_type(connection)} tells nobody of its commit, so in memory the job is there at once,"
-                " also if the transaction is rolled back; a test of that runs on a real store",
+                f"enqueue_in: {a_type(connection)} does not report its commit, so in memory the job is visible at once,"
+                " even if the transaction is rolled back; to test a rollback, use PostgreSQL or an SQLite file",
                 "",
             )
         written = self._connection.write(lambda tx: _add(tx, job))
         return written if commit is not None and not inspect.iscoroutinefunction(commit) else _after(None, written)
 
 
-class _HeldJob:
-    """A job that was enqueued in an open transaction. It has an id, and readers do not see it."""
+class _PendingJob:
+    """A job that was enqueued in an open transaction. It has an id, but readers do not see it yet."""
 
     def __init__(self, connection: SqliteConnection[Transaction], job: NewJob) -> None:
         self._connection = connection
-        self._new = job
+        self._new_job = job
         self._id = connection.write(_reserve_id)
-        self.job = self._look_ahead()
+        self.job = self._preview()
 
     def show(self) -> None:
-        self._connection.write(lambda tx: _add(tx, self._new, self._id))
+        self._connection.write(lambda tx: _add(tx, self._new_job, self._id))
 
-    def _look_ahead(self) -> Job:
-        """Return the job that an enqueue would return now, which may be another one with its key."""
+    def _preview(self) -> Job:
+        """Return the job that an enqueue would return now, which may be another job with the same key."""
         jobs: list[Job] = []
 
-        def add_in_vain(tx: Transaction) -> None:
-            jobs.append(_add(tx, self._new, self._id))
-            raise _Undone
+        def add_and_roll_back(tx: Transaction) -> None:
+            jobs.append(_add(tx, self._new_job, self._id))
+            raise _RolledBack
 
-        with suppress(_Undone):
-            self._connection.write(add_in_vain)
+        with suppress(_RolledBack):
+            self._connection.write(add_and_roll_back)
         return jobs[0]
 
 
-class _Undone(Exception):
+class _RolledBack(Exception):
     """Rolls back the trial enqueue."""
 
 

@@ -9,18 +9,18 @@ MAX_EXPIRED_PER_TRANSACTION = 500
 """More expired jobs take several transactions, so that other writers can run in between."""
 
 
-def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None:
+def cancel_waiting(tx: Transaction, job_id: int, reason: str | None = None) -> None:
     """Cancel a job that no worker runs."""
-    if tx.keeps:
-        nothing = dict.fromkeys(("attempts", "resets", "settled_token", "result", "payload"))
-        tx.run("archive", **nothing, id=job_id, state="canceled", error=why, epochs=0)
+    if tx.keeps_history:
+        unchanged = dict.fromkeys(("attempts", "resets", "settled_token", "result", "payload"))
+        tx.run("archive", **unchanged, id=job_id, state="canceled", error=reason, epochs=0)
     tx.run("delete_one", id=job_id)
 
 
 def expire(tx: Transaction) -> int:
     """Cancel a page of jobs that were not claimed in time. Return their number."""
     tx.run("claimed_in_time")
-    expired = tx.column("expired", limit=MAX_EXPIRED_PER_TRANSACTION)
-    for job_id in expired:
+    job_ids = tx.column("expired", limit=MAX_EXPIRED_PER_TRANSACTION)
+    for job_id in job_ids:
         cancel_waiting(tx, job_id, EXPIRED_ERROR)
-    return len(expired)
+    return len(job_ids)

@@ -1,8 +1,8 @@
 """Claims of jobs inside a write transaction, so that only one claim chooses at a time.
 
 Waiting jobs form sorted streams: one for each task in each queue, and one of the heads of its serial keys. A claim
-merges the streams and stops at its limit, so its cost depends only on the claimed jobs. A loose scan finds the streams.
-One seek each skips a million jobs that are not due, of other tasks or queues, or behind a busy serial key.
+merges the streams and stops at its limit, so its cost depends only on the claimed jobs. A loose index scan finds the
+streams: one seek skips all jobs that are not due, that have another task or queue, or that wait for a serial key.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ Candidate = tuple[int, int, int, str | None]
 BELOW_ALL_PRIORITIES = -(2**31) - 1
 """A priority below every valid one."""
 
-ABANDONED = 1
+TOKEN_IS_ABANDONED = 1
+"""A value of the statement ``claim_obstacle``."""
 MAX_RECHECKS_PER_TRANSACTION = 500
-"""So many heads take a few milliseconds in one transaction, and other writers wait no longer."""
-MAX_ROUNDS = 60
-"""Maximum number of choices in one transaction while every chosen job is refused."""
-REASON_LIMIT = 1000
+"""500 heads take a few milliseconds in one transaction, so that other writers wait no longer."""
+MAX_CHOICES_PER_CLAIM = 60
+"""A claim chooses again while every chosen job is refused."""
+MAX_REASON_CHARACTERS = 1000
 
 
-def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Claim[Job]] | None:
-    """Claim up to ``limit`` due jobs. The heads of the serial keys must be fresh (``refresh_heads``).
+def claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> list[Claim[Job]] | None:
+    """Claim up to ``limit`` due jobs. The heads of the serial keys must be current (``refresh_heads``).
 
-    Jobs that the file refuses to change are passed over. Return ``None`` if expired jobs were canceled instead, which
-    changes the heads: claim again.
+    Jobs that the file refuses to change are passed over. Return ``None`` if expired jobs were canceled instead; this
+    changes the heads, so the caller must claim again.
     """
-    if hindrance := tx.row("is_abandoned", token=request.token):
-        if hindrance[0] == ABANDONED:
+    if obstacle := tx.row("claim_obstacle", token=request.token):
+        if obstacle[0] == TOKEN_IS_ABANDONED:
             return []
         if expire(tx):
             return None
-    for _ in range(MAX_ROUNDS):
-        chosen = choose(tx, request, {int(key) for key in passed.current()})
+    for _ in range(MAX_CHOICES_PER_CLAIM):
+        chosen = choose(tx, request, {int(key) for key in passed_over.current()})
         rows, refused = _take(tx, request, chosen)
         is_store_at_fault = len(refused) > 1 and not rows
         for job_id, error in refused.items():
-            passed.refused(str(job_id), clean(str(error), REASON_LIMIT), report=not is_store_at_fault)
+            passed_over.add(str(job_id), clean(str(error), MAX_REASON_CHARACTERS), report=not is_store_at_fault)
         if is_store_at_fault:
             raise next(iter(refused.values()))
         if rows or not refused:
@@ -65,15 +66,15 @@ def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Cl
 
 
 def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tuple[list[Any], dict[int, Exception]]:
-    """Return the claimed rows in order, and the errors of refused jobs. After an error, claim each job by itself."""
+    """Return the claimed rows in order, and the errors of refused jobs. After an error, claim the jobs one by one."""
     lease_until = tx.now.ticks + micros(request.lease)
     rows: dict[int, Any] = {}
 
     def take(*ids: int) -> None:
-        taken = tx.rows("take", ids=as_json(ids), token=request.token, worker=request.worker, lease_until=lease_until)
-        if len(taken) < len(ids):
-            raise sqlite3.IntegrityError("a trigger keeps it as it is")
-        rows.update((row[0], row) for row in taken)
+        claimed = tx.rows("take", ids=as_json(ids), token=request.token, worker=request.worker, lease_until=lease_until)
+        if len(claimed) < len(ids):
+            raise sqlite3.IntegrityError("a trigger keeps it unchanged")
+        rows.update((row[0], row) for row in claimed)
 
     refused: dict[int, Exception] = {}
     if chosen and write_in_savepoint(tx.raw, partial(take, *chosen)) is not None:
@@ -83,13 +84,13 @@ def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tupl
     return [rows[job_id] for job_id in chosen if job_id in rows], refused
 
 
-def choose(tx: Transaction, request: ClaimRequest, passed: Container[int]) -> list[int]:
-    """Return ids in order, at most one of each serial key, without jobs that are passed over."""
+def choose(tx: Transaction, request: ClaimRequest, passed_over: Container[int]) -> list[int]:
+    """Return the ids of due jobs in order, at most one for each serial key, without jobs that are passed over."""
     chosen: list[int] = []
     serials: set[str] = set()
     with closing(_candidates(tx, request)) as candidates:
         for _, _, job_id, serial in candidates:
-            if job_id in passed:
+            if job_id in passed_over:
                 continue
             if serial is not None:
                 if serial in serials:
@@ -134,23 +135,23 @@ class Stream(NamedTuple):
         return "" if self.queue == DEFAULT_QUEUE else "_in_queue"
 
 
-class Paused(NamedTuple):
+class Pauses(NamedTuple):
     """Paused tasks and queues."""
 
     tasks: set[str]
     queues: set[str]
 
 
-def read_pauses(tx: Transaction) -> Paused:
+def read_pauses(tx: Transaction) -> Pauses:
     """Read the names of paused tasks and queues."""
     names: dict[str, set[str]] = {"task": set(), "queue": set()}
     for kind, name in tx.run("pauses"):
         names[kind].add(name)
-    return Paused(names["task"], names["queue"])
+    return Pauses(names["task"], names["queue"])
 
 
 def _filters(tasks: tuple[str, ...] | None, queues: Queues) -> dict[str, str | None]:
-    """Return values for statements that filter jobs one by one."""
+    """Return the values of statements that filter jobs by task and queue."""
     return {
         "tasks": None if tasks is None else as_json(tasks),
         "queues": None if queues.only is None else as_json(queues.only),
@@ -158,7 +159,7 @@ def _filters(tasks: tuple[str, ...] | None, queues: Queues) -> dict[str, str | N
     }
 
 
-def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
+def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Pauses) -> Iterator[Stream]:
     """Yield the streams of waiting jobs without a serial key, of these tasks and queues, that are not paused."""
     names = [queue for queue in queues.only or () if queue != DEFAULT_QUEUE]
     if queues.only is None:
@@ -171,7 +172,7 @@ def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues
                 yield Stream(queue, task)
 
 
-def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
+def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Pauses) -> Iterator[Stream]:
     """Yield the streams of heads of free serial keys, of these tasks and queues, that are not paused."""
     if tx.row("next_serial_task", task="") is None:
         return
@@ -183,15 +184,15 @@ def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queu
 
 
 def _steps(tx: Transaction, step: str, column: str, **values: str) -> Iterator[str]:
-    """Yield the distinct values of a column, each by a step in an index."""
-    here = ""
-    while row := tx.row(step, **values, **{column: here}):
-        here = row[0]
-        yield here
+    """Yield the distinct values of a column, each by one seek in an index. ``step``: the statement of a seek."""
+    value = ""
+    while row := tx.row(step, **values, **{column: value}):
+        value = row[0]
+        yield value
 
 
 def _due(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Candidate]:
-    """Yield due jobs without a serial key, priority by priority, reading only as far as needed."""
+    """Yield due jobs without a serial key, one priority after another, reading only as far as the caller iterates."""
     statement = ("due" if forbidden is None else "due_and_allowed") + stream.suffix
     for priority, first_due in _levels(tx, stream):
         if first_due <= tx.now.wall:
@@ -235,8 +236,7 @@ def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
     if job_id is None and recheck_at is None:
         tx.run("drop_head", **head)
     else:
-        place = {"priority": priority, "run_at": run_at, "id": job_id, "recheck_at": recheck_at}
-        tx.run("set_head", **head, **place)
+        tx.run("set_head", **head, priority=priority, run_at=run_at, id=job_id, recheck_at=recheck_at)
 
 
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> float | None:
@@ -248,13 +248,13 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> 
     queues = queues.without(paused.queues)
     times = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
     filters = _filters(tasks, queues)
-    times += [known for known in tx.column("first_head", **filters) if known is not None]
-    for serial, task, queue in tx.run("unknown_heads", **filters):
+    times += [due for due in tx.column("first_head", **filters) if due is not None]
+    for serial, task, queue in tx.run("stale_heads", **filters):
         priority = BELOW_ALL_PRIORITIES
         while level := tx.row("next_serial_level", serial=serial, task=task, queue=queue, priority=priority):
             priority = level[0]
             times.append(level[1])
-    times += [suspect for suspect in tx.column("first_suspect", **filters) if suspect is not None]
+    times += [due for due in tx.column("first_suspect", **filters) if due is not None]
     times += tx.column("next_expiry")
     return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
 

@@ -2,10 +2,10 @@
 
 writer    all writes, in the order of the calls
 reader    short reads, which never wait for writes
-counter   long reads, whose time grows with the number of rows and which must not delay short reads
-wake      on the loop's own thread; it reads a number that changes with every commit
+counter   long reads, whose duration grows with the number of rows; they must not delay short reads
+wake      used on the thread of the event loop; it reads a number that changes with every commit
 
-Heartbeats run on the worker's other thread, with a connection from ``connect``.
+Heartbeats run in the worker's heartbeat thread, with a connection from ``connect``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 T = TypeVar("T")
 Work = Callable[[Transaction], T]
 PROGRESS_CHECK_INSTRUCTIONS = 100_000
-"""So many instructions of SQLite's virtual machine take some milliseconds, between checks that the caller waits."""
+"""Instructions of SQLite's virtual machine between two checks for a timeout or a cancelled caller: a few ms."""
 
 
 class Connections(ABC):
@@ -51,9 +51,9 @@ class Connections(ABC):
         self.now = moment.clock(options.pinned)
         self._options = options
 
-    def begun(self, raw: sqlite3.Connection) -> Transaction:
+    def make_transaction(self, raw: sqlite3.Connection) -> Transaction:
         """Return a transaction on this connection, at the current time."""
-        return Transaction(raw, self.now(), keeps=self._options.history is not None)
+        return Transaction(raw, self.now(), keeps_history=self._options.history is not None)
 
     async def row(self, name: str, /, **values: Any) -> Any:
         """Return the first row of a statement, or ``None``."""
@@ -65,7 +65,7 @@ class Connections(ABC):
 
     @abstractmethod
     def create(self) -> None:
-        """Create an empty database, unless there is one."""
+        """Create an empty database if it does not exist."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -84,7 +84,7 @@ class Connections(ABC):
         """Return a probe that tests whether the database is writable; ``None`` if it always is."""
 
     @abstractmethod
-    def hear_commits(self) -> Wake | None:
+    def commit_wake(self) -> Wake | None:
         """Return a wake-up for commits of other connections; ``None`` if there is no other connection."""
 
     @abstractmethod
@@ -117,14 +117,14 @@ class Connections(ABC):
 
 
 class FileConnections(Connections):
-    """Connections to a file. Reads run beside writes, and commits of other processes are noticed."""
+    """Connections to a file. Reads run concurrently with writes, and commits of other processes are detected."""
 
     def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
         super().__init__(path, options)
         self._replacement = ReplacementReporter(on_replaced)
-        self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
-        # It is used on the loop's own thread, which must not block.
-        self.wake = Wake(self._looking(timeout_seconds=0.0))
+        self._writer, self._reader, self._counter = self.connect(), self._read_connection(), self._read_connection()
+        # This connection is used on the thread of the event loop, which must not block.
+        self.wake = Wake(self._read_connection(timeout_seconds=0.0))
         self._threads = OwnThreads()
 
     def create(self) -> None:
@@ -140,8 +140,8 @@ class FileConnections(Connections):
         prepare = schema.check if self._options.read_only else schema.prepare
         return self._connection(lambda raw: prepare(raw, self.path), timeout_seconds)
 
-    def _looking(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
-        """Return a connection for reads. It keeps the journal mode, as a change waits for every transaction."""
+    def _read_connection(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
+        """Return a connection for reads. It keeps the journal mode, since a change waits for every transaction."""
         return self._connection(lambda raw: schema.check(raw, self.path), timeout_seconds)
 
     @contextmanager
@@ -156,7 +156,7 @@ class FileConnections(Connections):
     def probe(self) -> WriteProbe:
         return WriteProbe(self.connect(timeout_seconds=0.0))
 
-    def hear_commits(self) -> Wake:
+    def commit_wake(self) -> Wake:
         return Wake(self.connect(timeout_seconds=0.0))
 
     async def open(self) -> None:
@@ -178,27 +178,29 @@ class FileConnections(Connections):
 
         Raise StoreTooSlow if the store is read-only and the read took too long.
         """
-        is_over = threading.Event()
+        is_caller_gone = threading.Event()
 
-        def counted(tx: Transaction) -> T:
-            ends_at = stopwatch() + self._options.read_timeout if self._options.read_only else inf
-            tx.raw.set_progress_handler(lambda: is_over.is_set() or stopwatch() > ends_at, PROGRESS_CHECK_INSTRUCTIONS)
+        def read(tx: Transaction) -> T:
+            deadline = stopwatch() + self._options.read_timeout if self._options.read_only else inf
+            tx.raw.set_progress_handler(
+                lambda: is_caller_gone.is_set() or stopwatch() > deadline, PROGRESS_CHECK_INSTRUCTIONS
+            )
             try:
                 return work(tx)
             except sqlite3.OperationalError as error:
-                if stopwatch() > ends_at and is_interrupted(error):
+                if stopwatch() > deadline and is_interrupted(error):
                     raise StoreTooSlow(
-                        f"{self.path}: no answer within {self._options.read_timeout:g} s, which is what a question may"
-                        " take here"
+                        f"{self.path}: no answer within {self._options.read_timeout:g} s, the limit of one read"
+                        " (read_timeout)"
                     ) from error
                 raise
             finally:
                 tx.raw.set_progress_handler(None, 0)
 
         try:
-            return await self._threads.run(self._counter, lambda: self._counter.read(counted))
+            return await self._threads.run(self._counter, lambda: self._counter.read(read))
         finally:
-            is_over.set()
+            is_caller_gone.set()
 
     async def on_writer(self, call: Callable[[], T]) -> T:
         """Run a call on the writer's thread."""
@@ -217,7 +219,7 @@ class FileConnections(Connections):
         return SqliteConnection(
             self.path,
             self._dial,
-            self.begun,
+            self.make_transaction,
             prepare=prepare,
             explain=self._explain,
             timeout_seconds=timeout_seconds,
@@ -226,20 +228,21 @@ class FileConnections(Connections):
 
     def _explain(self, error: sqlite3.Error, path: Path) -> StoreError:
         if self._options.read_only and code(error) == sqlite3.SQLITE_READONLY:
-            return StoreRefused(f"{path}: {error}: it was opened to be looked at (read_only)")
+            return StoreRefused(f"{path}: {error}: the store was opened for reading only (read_only)")
         return trouble.explain(error, path)
 
     def _dial(self) -> sqlite3.Connection:
         synchronous = f"synchronous = {self._options.synchronous}"
-        only = ("query_only = ON",) if self._options.read_only else ()
+        read_only = ("query_only = ON",) if self._options.read_only else ()
         try:
-            return sqlite_file.connect(self.path, (synchronous, *_SETTINGS, *only))
+            return sqlite_file.connect(self.path, (synchronous, *_PRAGMAS, *read_only))
         except FileNotFoundError:
             raise SchemaMissing(f"{self.path} does not exist: {HOW_TO_INSTALL}") from None
 
 
-_SETTINGS = (
-    *("trusted_schema = OFF", "temp_store = MEMORY"),
+_PRAGMAS = (
+    "trusted_schema = OFF",
+    "temp_store = MEMORY",
     "cache_size = -16000",
     # The -wal file shrinks to this size again after a burst.
     "journal_size_limit = 67108864",

@@ -1,4 +1,4 @@
-"""The ends of attempts: settled, released, or reset."""
+"""Writes the end of an attempt: settled, released, or reset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, WAITING_STATES, Settlement
 from stowhand.stores.database.sqlite_connection import check_written
-from stowhand.stores.sqlite.queue.on_failure import tell
+from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import continues
@@ -28,8 +28,8 @@ STATES_WITHOUT_ENTRY = (State.COMPLETED, State.QUEUED)
 """Settled states that leave no failed attempt: completed, or returned to the queue without using an attempt."""
 
 
-class Held(msgspec.Struct, frozen=True):
-    """The values of a running job under a valid lease that decide its next state."""
+class HeldJob(msgspec.Struct, frozen=True):
+    """The values of a running job that determine its next state."""
 
     id: int
     token: str
@@ -43,7 +43,7 @@ class Held(msgspec.Struct, frozen=True):
     cancel_requested: int
     loses_retries: str | None
 
-    def way_back(self, state: State, *, continues: bool = False) -> State:
+    def next_state(self, state: State, *, continues: bool = False) -> State:
         """Return the next state by ``lifecycle.effective_state``, from the values of the row."""
         return lifecycle.effective_state(
             state,
@@ -70,15 +70,15 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str | None = None
 
 
-def find_held(tx: Transaction, job_id: int, token: str) -> Held | None:
-    """Return the job if this lease still holds it; this check fences off stale workers."""
+def find_held(tx: Transaction, job_id: int, token: str) -> HeldJob | None:
+    """Return the job if this lease still holds it. This check is the fence against stale leases."""
     row = tx.row("held", id=job_id, token=token)
-    return None if row is None else Held(*row)
+    return None if row is None else HeldJob(*row)
 
 
-def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
+def settle(tx: Transaction, held: HeldJob, settlement: Settlement) -> State:
     """Write the outcome of an attempt. Return the recorded state."""
-    state = held.way_back(settlement.state, continues=continues(settlement))
+    state = held.next_state(settlement.state, continues=continues(settlement))
     ending = Ending(
         state=state,
         attempts=max(held.attempts - settlement.refund, 0),
@@ -88,28 +88,33 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
         result=settlement.result,
         payload=settlement.payload if settlement.state in STATES_WITH_PAYLOAD else None,
         settled_token=held.token,
-        outcome=None
-        if settlement.state in STATES_WITHOUT_ENTRY
-        else attempt_end(settlement.state, settlement.error_class),
+        outcome=_outcome_to_record(settlement),
         error_class=settlement.error_class,
     )
     _write(tx, held, ending)
     return state
 
 
-def give_back(tx: Transaction, held: Held) -> None:
+def _outcome_to_record(settlement: Settlement) -> AttemptEnd | None:
+    if settlement.state in STATES_WITHOUT_ENTRY:
+        return None
+    return attempt_end(settlement.state, settlement.error_class)
+
+
+def release(tx: Transaction, held: HeldJob) -> None:
     """Return a job to the queue without using an attempt, as if it had not been claimed."""
-    state, attempts = held.way_back(State.QUEUED), max(held.attempts - 1, 0)
-    _write(tx, held, Ending(state=state, attempts=attempts, resets=held.resets))
+    state = held.next_state(State.QUEUED)
+    _write(tx, held, Ending(state=state, attempts=max(held.attempts - 1, 0), resets=held.resets))
 
 
-def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
-    """Reset a job whose worker died; ``lifecycle.reset`` decides whether it may run again.
+def reset(tx: Transaction, held: HeldJob, *, reports_failure: bool = True) -> ResetJob:
+    """Reset a job whose worker is lost; ``lifecycle.reset`` decides whether it may run again.
 
-    ``tells``: enqueue its ``on_failure`` job if it fails. Otherwise the caller does, after a possible undo.
+    ``reports_failure``: if the job fails, enqueue its ``on_failure`` job. Otherwise the caller does this later, unless
+    it revives the job.
     """
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
-    state = held.way_back(decided.state)
+    state = held.next_state(decided.state)
     ending = Ending(
         state=state,
         attempts=max(held.attempts - decided.refund, 0),
@@ -119,33 +124,33 @@ def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
         outcome=AttemptEnd.RESET,
         error_class=WORKER_DIED,
     )
-    _write(tx, held, ending, tells=tells)
+    _write(tx, held, ending, reports_failure=reports_failure)
     return ResetJob(held.id, held.task, state, held.worker)
 
 
-def keep_tries(
+def record_failed_attempts(
     tx: Transaction, job_ids: Sequence[int], outcome: AttemptEnd, error_class: str | None, error: str | None
 ) -> None:
     """Record failed attempts, before the rows of their jobs change."""
     ids = as_json(job_ids)
     error_class, error = error_class and error_class[:MAX_ERROR_CLASS_CHARACTERS], error and last_frames(error)
-    tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
-    tx.run("mark_round", ids=ids)
-    tx.run("drop_tries", ids=ids, kept=MAX_KEPT_ATTEMPTS)
+    tx.run("record_failed_attempts", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
+    tx.run("set_first_round", ids=ids)
+    tx.run("prune_failed_attempts", ids=ids, max_kept=MAX_KEPT_ATTEMPTS)
 
 
-def _write(tx: Transaction, held: Held, ending: Ending, *, tells: bool = True) -> None:
+def _write(tx: Transaction, held: HeldJob, ending: Ending, *, reports_failure: bool = True) -> None:
     if ending.outcome is not None:
-        keep_tries(tx, [held.id], ending.outcome, ending.error_class, ending.error)
+        record_failed_attempts(tx, [held.id], ending.outcome, ending.error_class, ending.error)
     values = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
         if ending.state is State.CANCELED:
             tx.run("free_key", id=held.id)
-        if tx.keeps:
+        if tx.keeps_history:
             tx.run("archive", **values)
         check_written(tx.run("delete_one", id=held.id))
     else:
         finished_at = tx.now.wall if ending.state is State.FAILED else None
-        check_written(tx.run("back_or_failed", finished_at=finished_at, **values))
-        if finished_at is not None and tells:
-            tell(tx, ending.error_class)
+        check_written(tx.run("requeue_or_fail", finished_at=finished_at, **values))
+        if finished_at is not None and reports_failure:
+            enqueue_reports(tx, ending.error_class)

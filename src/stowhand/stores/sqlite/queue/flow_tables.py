@@ -28,16 +28,16 @@ from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-PRUNE_AT_ONCE = 2000
+MAX_ROWS_PER_PRUNE = 2000
 
 
-class Waiting(msgspec.Struct):
+class ParentPayload(msgspec.Struct):
     """The part of a parent's payload that its wake-up needs."""
 
     waits_for: list[str] | None = msgspec.field(default=None, name=CHILD_ID_PREFIX_FIELD)
 
 
-_waiting = msgspec.json.Decoder(Waiting)
+_parent_payload = msgspec.json.Decoder(ParentPayload)
 
 
 class SqliteFlowTables(FlowSteps):
@@ -78,11 +78,11 @@ class SqliteFlowTables(FlowSteps):
         """Delete the job and its steps."""
 
         def delete(tx: Transaction) -> bool:
-            found = tx.run("delete_flow", id=job_id, flow=flow).rowcount
+            deleted_count = tx.run("delete_flow", id=job_id, flow=flow).rowcount
             for key in keys:
                 remove_key(tx, key)
-                tx.run("forget_steps", key=key)
-            return bool(found)
+                tx.run("delete_past_steps", key=key)
+            return deleted_count > 0
 
         return await self._connections.write(delete)
 
@@ -103,12 +103,12 @@ def prune(tx: Transaction, *, age: float) -> bool:
 
     Each job is checked once in ``age`` seconds, so long-lived jobs (such as failed ones) do not delay others.
     """
-    page = tx.rows("to_look_at", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
+    page = tx.rows("jobs_to_check", before=tx.now.wall - micros(age), limit=MAX_ROWS_PER_PRUNE)
     for job_id, key in page:
-        tx.run("prune" if _latest(tx, key) is None else "looked_at", id=job_id)
+        tx.run("prune" if _latest(tx, key) is None else "set_checked", id=job_id)
     for statement in ("prune_waits", "prune_limits"):
         tx.run(statement, before=tx.now.wall - micros(IDLE_LIMITER_SECONDS))
-    return len(page) == PRUNE_AT_ONCE
+    return len(page) == MAX_ROWS_PER_PRUNE
 
 
 def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> list[str]:
@@ -120,7 +120,7 @@ def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> list[str]:
             if holder is not None or not tx.run("create", id=job.id, flow=flow).rowcount:
                 continue
             for attribute, value in job.lookups:
-                tx.run("find_by", flow=flow, attribute=attribute, value=value, id=job.id)
+                tx.run("add_lookup", flow=flow, attribute=attribute, value=value, id=job.id)
             _keep(tx, job.id, job.lists)
             enqueue.add(tx, job.step)
     return ids
@@ -138,11 +138,11 @@ def _latest(tx: Transaction, key: str) -> Job | None:
 
 def _wake(tx: Transaction, key: str) -> ParentWakeup:
     row = tx.row("parked", key=key)
-    names = None if row is None else _waiting.decode(row[3]).waits_for
+    names = None if row is None else _parent_payload.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
         return ParentWakeup.GONE
     # The key of each child continues with hexadecimal digits, which sort before "g".
-    if any(tx.row("is_open", least=FLOW_KEY_PREFIX + name, most=f"{FLOW_KEY_PREFIX}{name}g") for name in names):
+    if any(tx.row("is_open", min_key=FLOW_KEY_PREFIX + name, max_key=f"{FLOW_KEY_PREFIX}{name}g") for name in names):
         return ParentWakeup.OPEN
     if row[1] == State.PROCESSING:
         return ParentWakeup.RUNNING

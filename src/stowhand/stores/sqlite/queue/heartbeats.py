@@ -22,31 +22,31 @@ from stowhand.stores.database.sqlite_connection import SqliteConnection, WritePr
 from stowhand.stores.sqlite.queue import flow_tables, schema, throughput
 from stowhand.stores.sqlite.queue.cancellation import expire
 from stowhand.stores.sqlite.queue.moment import micros
-from stowhand.stores.sqlite.queue.on_failure import tell
+from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
 from stowhand.stores.sqlite.queue.plan import QueuePlan
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.sqlite.shared.leaser import Leaser
 
-PRUNE_AT_ONCE = 2000
-"""One transaction with so many rows takes well under 50 ms, so that other writers can run in between."""
-PRUNE_FOR = 2.0
-"""Seconds after which the next call continues."""
+MAX_ROWS_PER_PRUNE = 2000
+"""A transaction with 2000 rows takes well under 50 ms, so that other writers can run in between."""
+MAX_PRUNE_SECONDS = 2.0
+"""The limit of one call for each kind of row. The next call continues."""
 
 
 class SqliteHeartbeats(Leaser[Transaction]):
-    """Heartbeats with two connections; one of them does not wait for other writers."""
+    """Heartbeats with two connections; ``no_wait_connection`` does not wait for other writers."""
 
     def __init__(
         self,
         connection: SqliteConnection[Transaction],
-        impatient: SqliteConnection[Transaction],
+        no_wait_connection: SqliteConnection[Transaction],
         probe: WriteProbe | None,
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:
         super().__init__(connection, probe, QueuePlan())
-        self._impatient = impatient
+        self._no_wait_connection = no_wait_connection
         self._has_declared = False
         self._history = history or 0.0
         self._failed_retention = failed_retention
@@ -61,12 +61,12 @@ class SqliteHeartbeats(Leaser[Transaction]):
 
         Also enqueue the ``on_failure`` jobs of jobs that a foreign statement has failed.
         """
-        if self._connection.read(lambda tx: tx.row("is_untold")) is not None:
-            self._connection.write(lambda tx: tell(tx, None))
+        if self._connection.read(lambda tx: tx.row("has_unreported")) is not None:
+            self._connection.write(lambda tx: enqueue_reports(tx, None))
         return await super().reset_stalled(slack)
 
     async def check(self) -> None:
-        """Raise SchemaTooNew after a newer, breaking migration was applied."""
+        """Raise SchemaTooNew if a newer, breaking migration has been applied."""
         self._connection.read(lambda tx: schema.check_newer(tx.raw))
 
     async def maintain(self) -> None:
@@ -84,22 +84,22 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._prune("abandoned", SECONDS_PER_DAY)
         self._prune("workers", LOST_WORKER_RETENTION_SECONDS)
         self._prune("app_versions", VERSION_RETENTION_SECONDS)
-        # Ticks stay a day longer than they can be scheduled, as the clock may be set back.
+        # Keep ticks a day longer than they can be scheduled, since the clock may be set back.
         self._prune("ticks", (LEDGER_DAYS + 1) * SECONDS_PER_DAY)
-        stop = stopwatch() + PRUNE_FOR
-        while stopwatch() < stop and self._connection.read(throughput.is_foldable):
+        deadline = stopwatch() + MAX_PRUNE_SECONDS
+        while stopwatch() < deadline and self._connection.read(throughput.is_foldable):
             self._connection.write(throughput.fold)
         self._prune("throughput", HOUR_RETENTION_SECONDS)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """Store the progress of jobs, without waiting for other writers."""
         entries = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
-        self._impatient.write(lambda tx: tx.run("keep_progress", notes=entries))
+        self._no_wait_connection.write(lambda tx: tx.run("keep_progress", notes=entries))
 
     async def close(self) -> None:
         """Close the connections."""
         await super().close()
-        self._impatient.close()
+        self._no_wait_connection.close()
 
     async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Insert or update the worker in the list of workers."""
@@ -118,8 +118,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
         def write(tx: Transaction) -> None:
             tx.run("worker_seen", **entry)
             if card.app_version is not None:
-                seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_ABSENCE_SECONDS))
-                if not seen.rowcount:
+                updated = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_ABSENCE_SECONDS))
+                if not updated.rowcount:
                     tx.run("app_version_new", version=card.app_version)
 
         self._connection.write(write)
@@ -136,7 +136,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
             self._connection.write(write)
 
     async def worker_gone(self, name: str) -> None:
-        """Remove it from the list of workers."""
+        """Remove the worker from the list of workers."""
         self._connection.write(lambda tx: tx.run("worker_gone", name=name))
 
     async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
@@ -144,8 +144,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
         return self._connection.write(lambda tx: throughput.write(tx, writer, minutes))
 
     def _prune_flows(self, age: float) -> None:
-        stop = stopwatch() + PRUNE_FOR
-        while stopwatch() < stop:
+        deadline = stopwatch() + MAX_PRUNE_SECONDS
+        while stopwatch() < deadline:
             if not self._connection.write(lambda tx: flow_tables.prune(tx, age=age)):
                 return
 
@@ -154,8 +154,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
             return tx.row(f"is_{kind}_old", before=tx.now.wall - micros(age)) is not None
 
         def prune(tx: Transaction) -> None:
-            tx.run(f"prune_{kind}", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
+            tx.run(f"prune_{kind}", before=tx.now.wall - micros(age), limit=MAX_ROWS_PER_PRUNE)
 
-        stop = stopwatch() + PRUNE_FOR
-        while stopwatch() < stop and self._connection.read(is_old):
+        deadline = stopwatch() + MAX_PRUNE_SECONDS
+        while stopwatch() < deadline and self._connection.read(is_old):
             self._connection.write(prune)

@@ -19,10 +19,12 @@ from stowhand.stores.sqlite.queue import enqueue, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 _IN_MEMORY = "a database in memory"
-Begun = Callable[[sqlite3.Connection], Transaction]
+MakeTransaction = Callable[[sqlite3.Connection], Transaction]
 
 
-def enqueue_in(connection: object, job: NewJob, begun: Begun, path: Path | None = None) -> Job | Awaitable[Job]:
+def enqueue_in(
+    connection: object, job: NewJob, make_transaction: MakeTransaction, path: Path | None = None
+) -> Job | Awaitable[Job]:
     """Enqueue one job in the transaction of this connection. ``path``: the required file, if any.
 
     Raise ConfigurationError for a connection to another file, and for one whose owner could not commit.
@@ -32,34 +34,34 @@ def enqueue_in(connection: object, job: NewJob, begun: Begun, path: Path | None 
         file = _file_of(raw)
         if path is not None:
             _check_file(file, path)
-        return _explained(raw, job, begun, path or Path(file or _IN_MEMORY))
+        return _checked_enqueue(raw, job, make_transaction, path or Path(file or _IN_MEMORY))
 
     job_or_awaitable: Job | Awaitable[Job] = caller_to(SQLITE, connection).run(work)
     return job_or_awaitable
 
 
-def _explained(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
+def _checked_enqueue(raw: sqlite3.Connection, job: NewJob, make_transaction: MakeTransaction, path: Path) -> Job:
     try:
         schema.check(raw, path)
-        return _enqueue(raw, job, begun, path)
+        return _enqueue(raw, job, make_transaction, path)
     except sqlite3.OperationalError as error:
         if is_busy(error):
             raise StoreUnreachable(
-                f"{path}: this transaction cannot begin to write, because it began as a reader and another one"
-                " wrote since, or has not ended within this connection's timeout. Begin it with BEGIN IMMEDIATE"
+                f"{path}: this transaction cannot start to write: it started as a reader, and another transaction has"
+                " written since or did not end within this connection's timeout; start it with BEGIN IMMEDIATE"
             ) from error
         raise trouble.explain(error, path) from error
 
 
-def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
+def _enqueue(raw: sqlite3.Connection, job: NewJob, make_transaction: MakeTransaction, path: Path) -> Job:
     starts_transaction = not raw.in_transaction
     if starts_transaction:
         _begin(raw, path)
     raw.execute("SAVEPOINT stowhand_enqueue")
     try:
         with trouble.refusing():
-            tx = begun(raw)
-            written = enqueue.find(tx, enqueue.add(tx, job), job)
+            tx = make_transaction(raw)
+            enqueued = enqueue.find(tx, enqueue.add(tx, job), job)
     except BaseException:
         if raw.in_transaction:
             raw.execute("ROLLBACK TO stowhand_enqueue")
@@ -68,7 +70,7 @@ def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> 
                 raw.execute("ROLLBACK")
         raise
     raw.execute("RELEASE stowhand_enqueue")
-    return written
+    return enqueued
 
 
 def _begin(raw: sqlite3.Connection, path: Path) -> None:
@@ -78,7 +80,7 @@ def _begin(raw: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if is_busy(error):
             raise StoreUnreachable(
-                f"{path}: another writer has not ended within this connection's timeout; nothing is enqueued: try again"
+                f"{path}: another writer did not end within this connection's timeout; nothing was enqueued: try again"
             ) from error
         raise
 

@@ -45,21 +45,21 @@ class Installer:
     async def plan(self, *, roles: bool = False) -> str:
         """Return the statements of ``install``."""
         schema.refuse_roles(roles)
-        found = await self.status()
-        self._migrations.refuse_newer(found, self._place)
-        missing = self._migrations.missing(found)
+        status = await self.status()
+        self._migrations.refuse_newer(status, self._place)
+        missing = self._migrations.missing(status)
         return "\n\n".join(statement for migration in missing for statement in schema.statements(migration.text))
 
     async def foreign_changes(self) -> Sequence[str]:
-        """Return no differences: our tables have names of their own, and SQLite has no stored functions."""
+        """Return no differences: only this package changes its tables, and SQLite has no stored functions."""
         return []
 
     async def default_max_attempts(self) -> int:
-        """Return the default of the package."""
+        """Return the package's default: a file stores no default of its own."""
         return DEFAULT_MAX_ATTEMPTS
 
     async def uninstall(self) -> None:
-        """Remove everything of ours; the file stays."""
+        """Remove our tables and views; the file stays."""
 
         def uninstall() -> None:
             if self._connections.exists():

@@ -31,13 +31,13 @@ from stowhand.stores.sqlite.queue.store import EmbeddedStore
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
-NAME = "memory"
+DATABASE_NAME = "memory"
 
-_WAITS = "NEW.state IN ('queued', 'errored')"
+_IS_WAITING = "NEW.state IN ('queued', 'errored')"
 _FREES_QUEUE = "OLD.state = 'processing' AND OLD.serial IS NOT NULL"
 _CLAIMABLE_EVENTS = (
-    f"INSERT ON stowhand_jobs WHEN {_WAITS}",
-    f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_WAITS} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
+    f"INSERT ON stowhand_jobs WHEN {_IS_WAITING}",
+    f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_IS_WAITING} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
     # The worker that runs the job checks for the request when it is woken.
     "UPDATE OF cancel_requested ON stowhand_jobs WHEN NEW.cancel_requested",
     f"DELETE ON stowhand_jobs WHEN {_FREES_QUEUE}",
@@ -62,9 +62,9 @@ class MemoryStore(EmbeddedStore):
         connections = PrivateConnections(clock, options)
         absent = {
             "transactions": "a memory store has no transactions; use enqueue()",
-            "connections": "a memory store has no connections for tasks; PostgreSQL has",
+            "connections": "a memory store has no connections for tasks; use PostgreSQL",
         }
-        super().__init__(connections, options, notices, description=NAME, absent=absent)
+        super().__init__(connections, options, notices, description=DATABASE_NAME, absent=absent)
         self.transactions = AfterCommit(connections.connection, options, notices) if hears_commits else None
 
     async def close(self) -> None:
@@ -78,9 +78,9 @@ class PrivateConnections(Connections):
     waits_for_disk = False
 
     def __init__(self, clock: Clock, options: StoreOptions) -> None:
-        super().__init__(Path(NAME), options)
+        super().__init__(Path(DATABASE_NAME), options)
         self.wake = DirectWake(clock)
-        self.connection = PrivateConnection(self.begun, self.wake)
+        self.connection = PrivateConnection(self.make_transaction, self.wake)
 
     def create(self) -> None:
         pass
@@ -100,7 +100,7 @@ class PrivateConnections(Connections):
     def probe(self) -> None:
         return None
 
-    def hear_commits(self) -> None:
+    def commit_wake(self) -> None:
         return None
 
     async def open(self) -> None:
@@ -132,17 +132,17 @@ class PrivateConnection(SqliteConnection[Transaction]):
     retry_pauses = ()
 
     def __init__(self, make_context: Callable[[sqlite3.Connection], Transaction], wake: DirectWake) -> None:
-        super().__init__(Path(NAME), self._made, make_context, explain=_explain)
+        super().__init__(Path(DATABASE_NAME), self._open_database, make_context, explain=_explain)
         self._wake = wake
-        self._is_news = threading.Event()
+        self._has_claimable_jobs = threading.Event()
         """Set when the transaction makes jobs claimable."""
 
     def write(self, work: Work[T]) -> T:
         with self._lock:
-            self._is_news.clear()
+            self._has_claimable_jobs.clear()
             result = super().write(work)
-            is_news = self._is_news.is_set()
-        if is_news:
+            has_claimable_jobs = self._has_claimable_jobs.is_set()
+        if has_claimable_jobs:
             self._wake.ring()
         return result
 
@@ -155,14 +155,14 @@ class PrivateConnection(SqliteConnection[Transaction]):
             self._raw = self._dial()
         return self._raw
 
-    def _made(self) -> sqlite3.Connection:
+    def _open_database(self) -> sqlite3.Connection:
         raw = _connect()
         # SQLite's function must not refer to this object: the garbage collector cannot follow that reference.
         weakref.finalize(self, raw.close)
         raw.deserialize(_template())
         for setting in ("trusted_schema = OFF", "temp_store = MEMORY"):
             raw.execute(f"PRAGMA {setting}")
-        raw.create_function("stowhand_claimable", 0, self._is_news.set)
+        raw.create_function("stowhand_claimable", 0, self._has_claimable_jobs.set)
         _create_triggers(raw)
         return raw
 
@@ -170,8 +170,8 @@ class PrivateConnection(SqliteConnection[Transaction]):
 def _explain(error: sqlite3.Error, path: Path) -> StoreError:
     if code(error) == sqlite3.SQLITE_FULL:
         return StoreUnreachable(
-            "the memory store is full: SQLite keeps at most 1 GiB of a database in memory. Purge jobs that have ended,"
-            " or keep jobs in a file (sqlite:///jobs.db); everything committed is still there"
+            "the memory store is full: SQLite allows at most 1 GiB for a database in memory; committed jobs are kept."
+            " Purge ended jobs, or store jobs in a file (sqlite:///jobs.db)"
         )
     return trouble.explain(error, path)
 
@@ -182,7 +182,7 @@ def _template() -> bytes:
     raw = _connect()
     try:
         raw.execute("BEGIN")
-        schema.install(Transaction(raw, moment.clock(None)(), keeps=True))
+        schema.install(Transaction(raw, moment.clock(None)(), keeps_history=True))
         raw.execute("COMMIT")
         return raw.serialize()
     finally:

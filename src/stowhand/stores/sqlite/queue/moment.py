@@ -1,7 +1,7 @@
 """The clocks of this store: a wall clock for run times, and the monotonic clock of a boot for leases.
 
-All processes of one boot read the same monotonic clock, and changes of the wall clock do not affect it. Another boot
-restarts it at another value, so a lease carries the id of its boot.
+All processes of one boot read the same monotonic clock, and changes of the wall clock do not affect it. A reboot
+restarts it, so a lease contains the id of its boot.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 from stowhand.clock import SystemClock, wall_clock
 from stowhand.errors import ConfigurationError
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ONE_MICROSECOND = timedelta(microseconds=1)
 LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -33,7 +33,7 @@ class Moment(msgspec.Struct, frozen=True):
     """Microseconds of the boot's monotonic clock."""
 
     def after(self, seconds: float) -> int:
-        """Return the wall time in so many seconds. Raise OverflowError if it is infinite."""
+        """Return the wall time after ``seconds``. Raise OverflowError if they are infinite."""
         return self.wall + micros(seconds)
 
 
@@ -54,12 +54,12 @@ def micros(seconds: float) -> int:
 
 def to_micros(when: datetime) -> int:
     """Convert an aware datetime to microseconds since 1970."""
-    return (when - EPOCH) // MICROSECOND
+    return (when - UNIX_EPOCH) // ONE_MICROSECOND
 
 
 def to_datetime(stored: int) -> datetime:
     """Convert a stored time to a datetime, with integers only: a float would lose microseconds."""
-    return EPOCH + timedelta(0, 0, stored)
+    return UNIX_EPOCH + timedelta(0, 0, stored)
 
 
 def _pinned_moment(when: datetime) -> Moment:
@@ -80,7 +80,7 @@ def boot_id() -> str:
     try:
         return LINUX_BOOT_ID.read_text("ascii").strip()
     except OSError:
-        pass  # not Linux, or /proc is hidden: ask sysctl
+        pass  # This is not Linux, or /proc is hidden: try sysctl.
     for name in ("kern.bootsessionuuid", "kern.boottime"):
         output = subprocess.run(
             ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False, timeout=5
@@ -88,6 +88,6 @@ def boot_id() -> str:
         if output.returncode == 0 and output.stdout.strip():
             return output.stdout.strip()
     raise ConfigurationError(
-        f"cannot tell one boot of this machine ({sys.platform}) from another: neither {LINUX_BOOT_ID} nor sysctl's"
-        " kern.bootsessionuuid answers, so a job could stay claimed by a worker of an earlier boot: use PostgreSQL."
+        f"cannot identify the current boot of this machine ({sys.platform}): neither {LINUX_BOOT_ID} nor sysctl's"
+        " kern.bootsessionuuid can be read, so a job could stay claimed by a worker of an earlier boot; use PostgreSQL"
     )

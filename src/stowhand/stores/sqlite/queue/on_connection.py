@@ -30,7 +30,7 @@ class SqliteOnConnection:
         self._now = moment.clock(options.pinned)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        enqueued = enqueue_in(connection, self._options.whole(job), self._begun)
+        enqueued = enqueue_in(connection, self._options.whole(job), self._make_transaction)
         assert isinstance(enqueued, Job)  # no library that lends its connection here is asynchronous
         return enqueued
 
@@ -43,10 +43,10 @@ class SqliteOnConnection:
             return [to_try(row) for row in tx.rows("tries", id=validate_id(job_id))]
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        passed = PassedOver("job", lambda warning: None)
+        passed_over = PassedOver("job", lambda warning: None)
         with self._transaction() as tx:
             while True:
-                claimed = claim.claim(tx, request, passed) if claim.refresh_heads(tx) else None
+                claimed = claim.claim(tx, request, passed_over) if claim.refresh_heads(tx) else None
                 if claimed is not None:
                     return claimed
 
@@ -75,7 +75,7 @@ class SqliteOnConnection:
     def _transaction(self) -> Iterator[Transaction]:
         raw = self._raw()
         with plain_rows(raw):
-            yield self._begun(raw)
+            yield self._make_transaction(raw)
 
-    def _begun(self, raw: sqlite3.Connection) -> Transaction:
-        return Transaction(raw, self._now(), keeps=self._options.history is not None)
+    def _make_transaction(self, raw: sqlite3.Connection) -> Transaction:
+        return Transaction(raw, self._now(), keeps_history=self._options.history is not None)

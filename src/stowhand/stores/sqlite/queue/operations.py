@@ -19,7 +19,7 @@ from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MAX_ROWS_PER_PURGE = 2000
-"""One transaction with so many rows takes well under 50 ms, so that other writers can run in between."""
+"""A transaction with 2000 rows takes well under 50 ms, so that other writers can run in between."""
 BEFORE_ALL_TIMES = -(2**63)
 """A time before every valid one, in microseconds."""
 
@@ -35,7 +35,7 @@ class Operator:
         return SerialChange(name, await self._change("pause", serial=read_serial(name)))
 
     async def resume_serial(self, name: str) -> SerialChange:
-        """Resume the serial key. Its heads are free unless one of its jobs runs."""
+        """Resume the serial key. Its next job can be claimed unless one of its jobs is running."""
         return SerialChange(name, await self._change("resume", wakes=True, serial=read_serial(name)))
 
     async def pause_task(self, name: str) -> TaskChange:
@@ -52,8 +52,8 @@ class Operator:
     async def resume_queue(self, name: str) -> QueueChange:
         return QueueChange(name, await self._change("resume_kind", wakes=True, kind="queue", name=read_queue(name)))
 
-    async def _change(self, statement: str, *, wakes: bool = False, **named: str) -> bool:
-        return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)
+    async def _change(self, statement: str, *, wakes: bool = False, **values: str) -> bool:
+        return await self._connections.write(lambda tx: tx.run(statement, **values).rowcount > 0, wakes=wakes)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Delete ended jobs, in a transaction for each page. ``dry_run``: only count them, up to a limit."""
@@ -68,8 +68,8 @@ class Operator:
         def count(tx: Transaction) -> int:
             before = tx.now.wall - micros(age)
             values = {"state": state.value, "before": before, "limit": MAX_PURGE_COUNT + 1}
-            (number,) = tx.row(f"purgeable_{_place(state)}", **values)
-            return int(number)
+            (count,) = tx.row(f"purgeable_{_table(state)}", **values)
+            return int(count)
 
         return await self._connections.read(count)
 
@@ -80,7 +80,7 @@ class Operator:
             def purge(tx: Transaction, since: int = since) -> list[int]:
                 before = tx.now.wall - micros(age)
                 page = {"state": state.value, "since": since, "before": before, "limit": MAX_ROWS_PER_PURGE}
-                return tx.column(f"purge_{_place(state)}", **page)
+                return tx.column(f"purge_{_table(state)}", **page)
 
             finish_times = await self._connections.write(purge)
             total += len(finish_times)
@@ -89,5 +89,5 @@ class Operator:
             since = max(finish_times)
 
 
-def _place(state: State) -> str:
+def _table(state: State) -> str:
     return "failed" if state is State.FAILED else "history"

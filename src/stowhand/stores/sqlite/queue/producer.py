@@ -1,4 +1,4 @@
-"""Enqueues on the store's own connection or the caller's."""
+"""Enqueues jobs on the store's own connection or in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class Producer:
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the transaction of the caller's connection."""
         job = self._options.whole(job)
-        return enqueue_in(connection, job, self._connections.begun, self._connections.path)
+        return enqueue_in(connection, job, self._connections.make_transaction, self._connections.path)
 
 
 def _is_divisible(error: Exception) -> bool:
-    """Whether one of the jobs may be at fault: its values, or a trigger of the application that refuses it."""
+    """Return whether the error may concern only some jobs: invalid values, or an application's trigger refuses them."""
     return isinstance(error, InvalidJob) or (error.__cause__ is not None and is_refused(error.__cause__))
 
 

@@ -1,4 +1,4 @@
-"""Reader that answers the questions of the kernel, each on one thread as a function of a transaction."""
+"""The reader that runs the kernel's queries, each in one transaction on one thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
 _names = msgspec.json.Decoder(tuple[str, ...])
-_JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
-_FLAGS = "json_each(CASE WHEN json_valid(flags) THEN flags END)"
-_WAITS = "state IN ('queued', 'errored')"
-_READY = f"{_JOBS}_ready WHERE queue IS NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
-_QUEUED = f"{_JOBS}_queued WHERE queue IS NOT NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
-_SERIAL = f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2"
+_INDEXED_JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
+_FLAG_ROWS = "json_each(CASE WHEN json_valid(flags) THEN flags END)"
+_IS_WAITING = "state IN ('queued', 'errored')"
+_READY_JOBS = f"{_INDEXED_JOBS}_ready WHERE queue IS NULL AND {_IS_WAITING} AND serial IS NULL AND resets < 2"
+_QUEUED_JOBS = f"{_INDEXED_JOBS}_queued WHERE queue IS NOT NULL AND {_IS_WAITING} AND serial IS NULL AND resets < 2"
+_SERIAL_JOBS = f"{_INDEXED_JOBS}_serial WHERE {_IS_WAITING} AND serial IS NOT NULL AND resets < 2"
 
 
 def _next(jobs: str, *columns: str) -> str:
@@ -41,11 +41,11 @@ def _next(jobs: str, *columns: str) -> str:
     return f"JOIN stowhand_jobs AS job ON job.id = coalesce({', '.join(searches)})"
 
 
-DIALECT = Dialect(
+SQLITE_DIALECT = Dialect(
     {
-        "next_ready": _next(_READY, "task", "priority"),
-        "next_queued": _next(_QUEUED, "queue", "task", "priority"),
-        "next_serial": _next(_SERIAL, "serial", "task", "priority"),
+        "next_ready": _next(_READY_JOBS, "task", "priority"),
+        "next_queued": _next(_QUEUED_JOBS, "queue", "task", "priority"),
+        "next_serial": _next(_SERIAL_JOBS, "serial", "task", "priority"),
         "live": "stowhand_jobs",
         "past": "stowhand_history",
         "live_jobs": "stowhand_live",
@@ -58,20 +58,20 @@ DIALECT = Dialect(
         "pauses": "stowhand_pauses",
         "task_queues": "stowhand_task_queues",
         "paused_serials": "stowhand_paused",
-        "ready": _READY,
-        "queued": _QUEUED,
-        "ready_by_place": _READY,
-        "queued_by_place": _QUEUED,
-        "serial": _SERIAL,
-        "suspects": f"{_JOBS}_suspect WHERE {_WAITS} AND resets >= 2",
-        "running": f"{_JOBS}_running WHERE state = 'processing'",
-        "failed": f"{_JOBS}_failed WHERE state = 'failed'",
-        "troubled": f"{_JOBS}_troubled WHERE state IN ('errored', 'failed')",
+        "ready": _READY_JOBS,
+        "queued": _QUEUED_JOBS,
+        "ready_by_place": _READY_JOBS,
+        "queued_by_place": _QUEUED_JOBS,
+        "serial": _SERIAL_JOBS,
+        "suspects": f"{_INDEXED_JOBS}_suspect WHERE {_IS_WAITING} AND resets >= 2",
+        "running": f"{_INDEXED_JOBS}_running WHERE state = 'processing'",
+        "failed": f"{_INDEXED_JOBS}_failed WHERE state = 'failed'",
+        "troubled": f"{_INDEXED_JOBS}_troubled WHERE state IN ('errored', 'failed')",
         "canceled": "stowhand_history INDEXED BY stowhand_history_canceled WHERE state = 'canceled'",
         "find": "instr",
-        "has_flag": f":flag IN (SELECT value FROM {_FLAGS})",
-        "is_forbidden": f"EXISTS (SELECT 1 FROM {_FLAGS} WHERE value IN (SELECT value FROM json_each(:forbidden)))",
-        # A lease of another boot ended with that boot, at an unknown time.
+        "has_flag": f":flag IN (SELECT value FROM {_FLAG_ROWS})",
+        "is_forbidden": f"EXISTS (SELECT 1 FROM {_FLAG_ROWS} WHERE value IN (SELECT value FROM json_each(:forbidden)))",
+        # A lease of another boot expired with that boot, at an unknown time.
         "lease_until": (
             "CASE WHEN lease_boot = :boot THEN :now + lease_until - :ticks WHEN lease_boot IS NOT NULL THEN 0 END"
         ),
@@ -110,7 +110,7 @@ def _answer(tx: Transaction, question: Question[T]) -> T:
     try:
         query = next(question)
         while True:
-            rows = tx.raw.execute(DIALECT.statement(query.text), times | _stored(query.values)).fetchall()
+            rows = tx.raw.execute(SQLITE_DIALECT.statement(query.text), times | _stored(query.values)).fetchall()
             query = question.send(rows)
     except StopIteration as end:
         answer: T = end.value

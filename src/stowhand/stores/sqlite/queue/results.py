@@ -14,18 +14,19 @@ from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 COMMIT_WAIT_SECONDS = 10.0
+"""The maximum duration of one wait for a commit. The next one follows."""
 
 
 class Results:
-    """Reader of the outcomes of one store. SQLite counts the commits to a file."""
+    """Reader of the outcomes of one store. It reads again after each commit to the file."""
 
     min_pause = 0.01
 
     def __init__(self, connections: Connections, retention: float | None) -> None:
         self._connections = connections
         self._retention = retention
-        # This is not the wake-up of workers, which rings for every enqueue of this process.
-        self._wake = connections.hear_commits()
+        # The workers' wake-up is unsuitable: it also rings for every enqueue of this process.
+        self._wake = connections.commit_wake()
         self.hear = None if self._wake is None else partial(_hear, self._wake)
 
     async def retention(self) -> float | None:
@@ -50,13 +51,13 @@ async def _hear(wake: Wake) -> None:
 
 def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[JobStanding]:
     job_rows = tx.rows("standings", ids=as_json(job_ids))
-    last = None
+    last_id = None
     standings = []
     for row in job_rows:
         job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
         if state is None:
-            last = last or tx.row("last_id") or (0,)
-            standings.append(JobStanding(job_id, is_known=job_id <= last[0]))
+            last_id = last_id or tx.row("last_id") or (0,)
+            standings.append(JobStanding(job_id, is_known=job_id <= last_id[0]))
             continue
         standings.append(
             JobStanding(

@@ -24,23 +24,31 @@ MAX_TIME_MICROS = 253402300799999999
 JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
-_CONVERTED = ("max_attempts", "flags", "queue")
+_CONVERTED_COLUMNS = ("max_attempts", "flags", "queue")
 """Details that are converted before they are written."""
-_UNCONVERTED = ("task", "payload", "key", *(name for name in DETAILS if name not in _CONVERTED))
-INSERTED = (*_UNCONVERTED, "run_at", *_CONVERTED, "on_failure", "expires_at", "created_at", "updated_at")
+_UNCONVERTED_COLUMNS = ("task", "payload", "key", *(name for name in DETAILS if name not in _CONVERTED_COLUMNS))
+INSERTED_COLUMNS = (
+    *_UNCONVERTED_COLUMNS,
+    "run_at",
+    *_CONVERTED_COLUMNS,
+    "on_failure",
+    "expires_at",
+    "created_at",
+    "updated_at",
+)
 """The columns of ``to_row``."""
-_unconverted_values = attrgetter(*_UNCONVERTED)
-_STATES = {state.value: state for state in State}
+_unconverted_values = attrgetter(*_UNCONVERTED_COLUMNS)
+_STATES_BY_VALUE = {state.value: state for state in State}
 _flags = msgspec.json.Decoder(tuple[str, ...])
 _json = msgspec.json.Encoder()
 
 
 def to_job(row: JobRow) -> Job:
-    """Convert a row without the columns of its lease."""
+    """Convert a row of the columns ``JOB_COLUMNS``, which do not include the lease."""
     values = list(row)
-    for place, read in _CONVERSIONS:
-        if (value := values[place]) is not None:
-            values[place] = read(value)
+    for position, convert in _CONVERSIONS_BY_POSITION:
+        if (value := values[position]) is not None:
+            values[position] = convert(value)
     values[_FLAGS_POSITION] = values[_FLAGS_POSITION] or ()
     return Job(*_in_order(values))
 
@@ -61,26 +69,28 @@ def to_try(row: JobRow) -> FailedAttempt:
 
 
 def _read_flags(text: str) -> tuple[str, ...]:
-    """Return the flags. Text that is no list, written by another program, becomes the one flag, so no claim fails."""
+    """Return the flags. Text of other programs that is not a list becomes one flag, so that no claim fails."""
     try:
         return _flags.decode(text)
     except msgspec.MsgspecError:
         return (text,)
 
 
-_READERS: dict[Kind, Callable[[Any], Any]] = {
-    Kind.STATE: _STATES.__getitem__,
+_VALUE_READERS: dict[Kind, Callable[[Any], Any]] = {
+    Kind.STATE: _STATES_BY_VALUE.__getitem__,
     Kind.MOMENT: to_datetime,
     Kind.TRUTH: bool,
     Kind.NAMES: _read_flags,
 }
-_CONVERSIONS = [(place, _READERS[field.kind]) for place, field in enumerate(FIELDS) if field.kind in _READERS]
+_CONVERSIONS_BY_POSITION = [
+    (position, _VALUE_READERS[field.kind]) for position, field in enumerate(FIELDS) if field.kind in _VALUE_READERS
+]
 _FLAGS_POSITION = COLUMN_NAMES.index("flags")
 _in_order = itemgetter(*map(COLUMN_NAMES.index, Job.__struct_encode_fields__))
 
 
 def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
-    """Return the values of ``INSERTED`` for a new job."""
+    """Return the values of ``INSERTED_COLUMNS`` for a new job."""
     job = check(job)
     if job.run_at is not None:
         due = to_micros(job.run_at)
@@ -96,23 +106,23 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
 
 
 def check(job: NewJob) -> NewJob:
-    """Check a job once more, in case the caller did not."""
+    """Return the job with its options checked. Raise InvalidJob."""
     check_size(job.payload)
     return limits.check_options(job)
 
 
 def check_text(field: str, text: str) -> None:
-    """Raise InvalidJob for text that SQLite cannot store. Many of its functions cut a text at NUL."""
+    """Raise InvalidJob for text that SQLite cannot store. Many of its functions truncate a text at NUL."""
     if "\x00" in text:
-        raise InvalidJob(f"{field} holds a NUL character")
+        raise InvalidJob(f"{field} contains a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidJob(f"{field} holds lone surrogates, which are no characters") from None
+        raise InvalidJob(f"{field} contains lone surrogates, which are not characters") from None
 
 
 def check_size(payload: str) -> None:
-    """Raise InvalidJob for a payload that is too large or no valid text."""
+    """Raise InvalidJob for a payload that is too large or not valid text."""
     check_text("the payload", payload)
     if len(payload) * 4 > PAYLOAD_LIMIT and (size := len(payload.encode())) > PAYLOAD_LIMIT:
         raise InvalidJob(f"the payload has {size} bytes; the limit is {PAYLOAD_LIMIT} (1 MiB)")

@@ -1,6 +1,6 @@
 """Settlements: plain completions of a batch are written together, all others one by one.
 
-A settlement that cannot be written rolls back its transaction; ``sqlite/shared/settler.py`` finds out which one it is.
+A settlement that cannot be written rolls back its transaction; ``sqlite/shared/settler.py`` then finds that settlement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESULT_LIMIT = 1024 * 1024
 
 def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
     """Record the outcomes. Return the replies in the order of the batch."""
-    settled = _complete_plain_ones(tx, batch)
+    settled = _complete_plain(tx, batch)
     return [
         Verdict.SETTLED if position in settled else settle_one(tx, lease, settlement, repeat=repeat)
         for position, (lease, settlement) in enumerate(batch)
@@ -33,7 +33,7 @@ def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
 
 
 def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
-    """Record any outcome of one job."""
+    """Record the outcome of one attempt, and enqueue the jobs that follow it."""
     held = finish.find_held(tx, lease.job_id, lease.token)
     if held is None:
         return _trace(tx, lease, settlement, repeat=repeat)
@@ -45,19 +45,19 @@ def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat:
     return recorded(settlement, state)
 
 
-def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:
+def _complete_plain(tx: Transaction, batch: Batch) -> set[int]:
     """Write plain completions with two statements. Return their positions in the batch.
 
-    An empty batch tests whether the file is writable. If an id occurs twice, every settlement is written by itself.
+    An empty batch tests whether the file is writable. If an id occurs twice, settlements are written one by one.
     """
     plain = {lease.job_id: position for position, (lease, settlement) in enumerate(batch) if _is_plain(settlement)}
     if (batch and len(plain) < 2) or len({lease.job_id for lease, _ in batch}) < len(batch):
         return set()
     chosen = (batch[position] for position in plain.values())
     settled = as_json([(lease.job_id, lease.token, settlement.result) for lease, settlement in chosen])
-    done = tx.column("complete" if tx.keeps else "held_of", settled=settled)
-    check_written(tx.run("delete", ids=as_json(done)), len(done))
-    return {plain[job_id] for job_id in done}
+    completed_ids = tx.column("complete" if tx.keeps_history else "held_jobs", settled=settled)
+    check_written(tx.run("delete", ids=as_json(completed_ids)), len(completed_ids))
+    return {plain[job_id] for job_id in completed_ids}
 
 
 def _is_plain(settlement: Settlement) -> bool:

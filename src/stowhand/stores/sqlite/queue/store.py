@@ -1,6 +1,6 @@
-"""The embedded store: the calls of a worker. Its parts do everything else.
+"""The embedded store: the calls of a worker, and the parts that implement all other calls.
 
-Each method chooses the work, a function of a transaction, and the connection that runs it.
+Each method passes work, a function of a transaction, to the connection that runs it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.sqlite.shared.settler import Settler
 
-SYNCHRONOUS = ("FULL", "NORMAL")
-DEFAULTS = StoreOptions()
+SYNCHRONOUS_MODES = ("FULL", "NORMAL")
+DEFAULT_OPTIONS = StoreOptions()
 
 
 class EmbeddedStore:
@@ -74,7 +74,7 @@ class EmbeddedStore:
         self.description = description
         self.capabilities = Capabilities(has_queues=True, absent={"settings": NO_DEFAULT_ATTEMPTS, **absent})
         self.notices = notices
-        self._passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
+        self._passed_over = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
         self._connections = connections
         self._options = options
         self._foreign_leases = ForeignLeases()
@@ -90,7 +90,7 @@ class EmbeddedStore:
         self.results = Results(connections, options.history)
 
     async def open(self) -> None:
-        """Connect, and check the schema. This waits for no writer, whose transaction may be the caller's own."""
+        """Connect, and check the schema. This does not wait for writers: the caller itself may hold the write lock."""
         await self._connections.open()
         self._connections.wake.look()
 
@@ -106,9 +106,9 @@ class EmbeddedStore:
         """Move up to ``limit`` due jobs to processing."""
         refuse_conditions(request.conditions)
         self._foreign_leases.ask(request)
-        # Transactions are short: after many new serial keys, updating their heads takes several.
+        # Transactions are short, so updating the heads of many new serial keys takes several.
         while True:
-            claimed = await self._connections.write(lambda tx: _claim(tx, request, self._passed))
+            claimed = await self._connections.write(lambda tx: _claim(tx, request, self._passed_over))
             if claimed is not None:
                 return claimed
 
@@ -118,14 +118,15 @@ class EmbeddedStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Return the seconds until the earliest waiting job of these tasks and queues is due."""
-        question = self._foreign_leases.take()
+        question = self._foreign_leases.take_question()
 
-        def look(tx: Transaction) -> float | None:
+        def read(tx: Transaction) -> float | None:
             if question is not None:
-                self._foreign_leases.see(self._plan.find_foreign(tx, question.ours, question.slack).expires_in)
+                foreign = self._plan.find_foreign(tx, question.own_leases, question.slack)
+                self._foreign_leases.set_answer(foreign.expires_in)
             return claim.next_due(tx, tasks, queues)
 
-        return await self._connections.read(look)
+        return await self._connections.read(read)
 
     def foreign(self) -> Foreign | None:
         """Return what the last ``next_due`` read about foreign leases."""
@@ -151,18 +152,18 @@ class SqliteStore(EmbeddedStore):
 
     transactions: Producer
 
-    def __init__(self, path: str | Path, options: StoreOptions = DEFAULTS) -> None:
-        if options.synchronous not in SYNCHRONOUS:
+    def __init__(self, path: str | Path, options: StoreOptions = DEFAULT_OPTIONS) -> None:
+        if options.synchronous not in SYNCHRONOUS_MODES:
             raise ConfigurationError(
-                f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS)}"
+                f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS_MODES)}"
             )
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
         url, notices = f"sqlite:///{path}", Notices()
-        absent = {"connections": f"{url} lends none: open the file with sqlite3, or use PostgreSQL"}
+        absent = {"connections": f"{url} lends no connections: open the file with sqlite3, or use PostgreSQL"}
         connections = FileConnections(path, options, notices.warn)
         super().__init__(connections, options, notices, description=url, absent=absent)
         self.transactions = self.jobs
 
 
-def _claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> Sequence[Claim[Job]] | None:
-    return claim.claim(tx, request, passed) if claim.refresh_heads(tx) else None
+def _claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> Sequence[Claim[Job]] | None:
+    return claim.claim(tx, request, passed_over) if claim.refresh_heads(tx) else None

@@ -19,13 +19,13 @@ _numbers = msgspec.json.Decoder(dict[str, int])
 def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[tuple[int, str]]:
     """Write the counts. Return the (minute, task) pairs that were not written."""
     now = tx.now.wall / 1_000_000
-    closed = []
-    for one in minutes:
-        row = {"begins": micros(one.minute * MINUTE_SECONDS), "task": one.task, "writer": writer}
-        written = is_open(one.minute, now) and tx.run("write_throughput", **row, tally=as_json(one.tally.numbers()))
-        if not written or not written.rowcount:
-            closed.append((one.minute, one.task))
-    return closed
+    unwritten = []
+    for counts in minutes:
+        row = {"begins": micros(counts.minute * MINUTE_SECONDS), "task": counts.task, "writer": writer}
+        tally = as_json(counts.tally.numbers())
+        if not is_open(counts.minute, now) or not tx.run("write_throughput", **row, tally=tally).rowcount:
+            unwritten.append((counts.minute, counts.task))
+    return unwritten
 
 
 def is_foldable(tx: Transaction) -> bool:
@@ -50,6 +50,6 @@ def _old_hours(tx: Transaction, limit: int) -> list[int]:
 
 
 def _regroup(tx: Transaction, begins: int, seconds: int) -> None:
-    taken = tx.rows("take_throughput", begins=begins, seconds=seconds)
-    for task, tally in regrouped((task, _numbers.decode(tally)) for task, tally in taken).items():
+    rows = tx.rows("take_throughput", begins=begins, seconds=seconds)
+    for task, tally in regrouped((task, _numbers.decode(tally)) for task, tally in rows).items():
         tx.run("add_throughput", begins=begins, seconds=seconds, task=task, tally=as_json(tally.numbers()))

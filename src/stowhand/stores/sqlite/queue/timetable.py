@@ -39,13 +39,13 @@ class Timetable:
         def schedule(tx: Transaction) -> Sequence[LedgerEntry]:
             checked = validate_ticks(ticks, to_datetime(tx.now.wall))
             with trouble.refusing():
-                return [_enter(tx, tick) for tick in checked]
+                return [_schedule(tx, tick) for tick in checked]
 
         return await self._connections.write(schedule, wakes=True)
 
     async def known_items(self) -> Sequence[KnownItem]:
         """Return all known items, ordered by identifier."""
-        return await self._connections.read(lambda tx: [_to_item(row) for row in tx.run("all_known")])
+        return await self._connections.read(lambda tx: [_to_item(row) for row in tx.run("known_items")])
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
         def report(tx: Transaction) -> None:
@@ -60,19 +60,19 @@ class Timetable:
 
 
 def _register(tx: Transaction, identifier: str, spec: str) -> KnownItem:
-    before = tx.row("known", identifier=identifier)
+    old_row = tx.row("known_item", identifier=identifier)
     tx.run("register", identifier=identifier, spec=spec)
-    return _to_item(before or (identifier, tx.now.wall, None, spec, None, None, None))
+    return _to_item(old_row or (identifier, tx.now.wall, None, spec, None, None, None))
 
 
-def _enter(tx: Transaction, tick: Tick) -> LedgerEntry:
+def _schedule(tx: Transaction, tick: Tick) -> LedgerEntry:
     entry: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
-    earlier = tx.row("entered", **entry)
+    earlier = tx.row("ledger_entry", **entry)
     if earlier is not None:
         return LedgerEntry(is_own=False, job_id=earlier[0], spec=earlier[1])
     job_id = enqueue.add(tx, tick.job, built_in=True)
-    tx.run("enter", job_id=job_id, backfilled=tick.backfilled, **entry)
-    tx.run("ticked", **entry)
+    tx.run("add_ledger_entry", job_id=job_id, backfilled=tick.backfilled, **entry)
+    tx.run("set_last_tick", **entry)
     return LedgerEntry(is_own=True, job_id=job_id, spec=tick.spec)
 
 

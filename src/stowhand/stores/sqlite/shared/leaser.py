@@ -18,10 +18,10 @@ from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConne
 from stowhand.stores.database.sqlite_errors import concerns_call, message_of
 from stowhand.stores.sqlite.shared.plan import LeasePlan
 
-PAGE = 1000
+MAX_LEASES_PER_PAGE = 1000
 R = TypeVar("R")
 X = TypeVar("X", bound=OnConnection)
-_CLOCK = SystemClock()
+_SYSTEM_CLOCK = SystemClock()
 
 
 class Leaser(Generic[X]):
@@ -138,7 +138,7 @@ class Leaser(Generic[X]):
         async def call(part: Sequence[Lease]) -> Sequence[R]:
             return self._connection.write(lambda tx: write(tx, part))
 
-        result = await write_each(leases, call, _CLOCK, concerns_call, self._connection.retry_pauses)
+        result = await write_each(leases, call, _SYSTEM_CLOCK, concerns_call, self._connection.retry_pauses)
         for lease, error in result.refused:
             self._refused.append(RefusedChange(lease.job_id, operation, clean(message_of(error))))
         return result.rows, {lease.pair for lease, _ in result.refused}

@@ -19,7 +19,7 @@ MAX_SETTLEMENTS = 500
 T = TypeVar("T")
 X = TypeVar("X")
 X_co = TypeVar("X_co", covariant=True)
-_CLOCK = SystemClock()
+_SYSTEM_CLOCK = SystemClock()
 
 
 class Writer(Protocol[X_co]):
@@ -57,7 +57,7 @@ class Settler(Generic[X]):
             return [(number, reply) for (number, _), reply in zip(part, replies, strict=True)]
 
         pauses = self._writer.retry_pauses
-        result = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call, pauses)
+        result = await write_each(list(enumerate(batch)), write, _SYSTEM_CLOCK, concerns_call, pauses)
         if len(result.refused) == len(batch) > 1:
             _, error = result.refused[0]
             raise error if isinstance(error, StoreError) else StoreError(self._plan.reason(error))

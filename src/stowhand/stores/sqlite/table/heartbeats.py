@@ -18,7 +18,7 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
 from stowhand.stores.calls import Calls, reported
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
-from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
+from stowhand.stores.sqlite.shared.leaser import MAX_LEASES_PER_PAGE, Leaser
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
 
@@ -72,8 +72,9 @@ class TableHeartbeats(Leaser[TableTransaction]):
         started_at = stopwatch()
 
         def find(tx: TableTransaction) -> list[Lease]:
-            has_column = tx.table.shape.has("cancel")
-            return [no_lease(key) for (key,) in tx.read("find_cancel_waiting", limit=PAGE)] if has_column else []
+            if not tx.table.shape.has("cancel"):
+                return []
+            return [no_lease(key) for (key,) in tx.read("find_cancel_waiting", limit=MAX_LEASES_PER_PAGE)]
 
         def cancel(tx: TableTransaction, part: Sequence[Lease]) -> Sequence[None]:
             for waiting in part:

@@ -17,7 +17,7 @@ from stowhand.jobs.lifecycle import Settlement, with_state
 from stowhand.protocols.store import Foreign, RefusedSettlement, Reply, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.database.sqlite_errors import message_of
-from stowhand.stores.sqlite.shared.leaser import PAGE
+from stowhand.stores.sqlite.shared.leaser import MAX_LEASES_PER_PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.timestamps import SECOND, after
@@ -106,11 +106,11 @@ class TablePlan:
 
     def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
         """Return stalled records of any holder: another program's records have no token."""
-        return [no_lease(key) for (key,) in tx.read("find_stalled", late=_late(tx, slack), limit=PAGE)]
+        return [no_lease(key) for (key,) in tx.read("find_stalled", late=_late(tx, slack), limit=MAX_LEASES_PER_PAGE)]
 
     def find_held_by(self, tx: TableTransaction, worker: str) -> Sequence[Lease]:
         """Return this worker's records. Marks of other programs are ignored."""
-        return [no_lease(key) for (key,) in tx.read("find_held_by_worker", worker=worker, limit=PAGE)]
+        return [no_lease(key) for (key,) in tx.read("find_held_by_worker", worker=worker, limit=MAX_LEASES_PER_PAGE)]
 
     def reset(self, tx: TableTransaction, lease: Lease) -> ResetJob | None:
         """Reset a record; with ``no_lease``, of any holder. ``lifecycle.reset`` decides whether it may run again."""

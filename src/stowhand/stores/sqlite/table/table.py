@@ -105,7 +105,7 @@ class SqliteTable:
         reasons = {key: reason for key, reason in refused.items() if reason != NOT_CHANGED}
         is_none_claimed = len(reasons) > 1 and not taken
         for key, reason in refused.items():
-            self._passed_over.refused(str(key), reason, report=not is_none_claimed)
+            self._passed_over.add(str(key), reason, report=not is_none_claimed)
         if is_none_claimed:
             # The store may be at fault. If not, the next claim finds the records after these.
             key, reason = next(iter(reasons.items()))
@@ -123,7 +123,7 @@ class SqliteTable:
             except RolledBack as error:  # one record's trigger rolled back the whole claim
                 if str(error.key) in skipped:
                     raise StoreError(f"{self.description}: record {error.key!r} undoes every claim: {error}") from None
-                self._passed_over.refused(str(error.key), str(error))
+                self._passed_over.add(str(error.key), str(error))
 
     def _claim_within(
         self, tx: TableTransaction, request: ClaimRequest, skipped: Sequence[str]

@@ -1,28 +1,28 @@
 -- breaking
 -- The whole queue inside one SQLite file, which may be the application's own: every name begins with stowhand_, and the
--- file's application_id and user_version are left to the application.
--- Until the first release this file is edited in place; a file made from another text of it is refused.
--- No CHECK or trigger uses a JSON function: many builds of SQLite refuse those to connections that do not trust a schema.
--- Moments are whole microseconds since 1970, UTC. Lease deadlines are microseconds of the monotonic clock of one boot.
+-- file's application_id and user_version belong to the application.
+-- Until the first release this text is edited in place; a file made from another version of it is refused.
+-- No CHECK or trigger uses a JSON function: many builds of SQLite refuse those to connections that do not trust the schema.
+-- Times are whole microseconds since 1970, UTC. Lease deadlines are microseconds of the monotonic clock of one boot.
 
--- The migrations that have been applied.
+-- Applied migrations.
 CREATE TABLE stowhand_schema (
     version INTEGER PRIMARY KEY,
-    -- 1: programs that know only earlier numbers cannot work with the file.
+    -- 1: programs that know only earlier migrations cannot use the file.
     breaking INTEGER NOT NULL DEFAULT 0,
     applied_at INTEGER NOT NULL,
     fingerprint TEXT NOT NULL
 );
 
--- Jobs that may still run, and jobs that failed: keys and people still address those.
+-- Live jobs: those that may still run, and failed ones, which still hold their keys and can be retried.
 CREATE TABLE stowhand_jobs (
-    -- AUTOINCREMENT: the id of a job that moved to the history, or was removed, is never used again.
+    -- AUTOINCREMENT: the id of a job that was removed or moved to the history is never used again.
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     task TEXT NOT NULL,
     payload TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',
     serial TEXT,
-    -- The class of work. NULL: default.
+    -- NULL: the queue `default`.
     queue TEXT,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
@@ -48,16 +48,16 @@ CREATE TABLE stowhand_jobs (
     lease_until INTEGER,
     -- The worker that held the job last.
     last_worker TEXT,
-    -- The round of the entries that its attempts will leave in stowhand_tries. NULL: the first.
+    -- The round of the next entries in stowhand_tries. NULL: the first round, without any entry yet.
     round INTEGER,
-    -- The revision at which another job last took this one's place under its key. NULL: none did.
+    -- The revision at which another job last replaced this one under its key. NULL: never.
     replaced INTEGER,
-    -- The job that is enqueued when this one has failed permanently, as JSON. NULL: none.
+    -- The job that is enqueued when this one fails permanently, as JSON. NULL: none.
     on_failure TEXT,
-    -- How far a running job is, as its handler reports it. Kept over retries, cleared at the end.
+    -- The progress that the handler reports. Kept across retries, cleared at the end.
     progress REAL,
     progress_text TEXT,
-    -- The job is canceled unless a worker has claimed it by then. NULL: it is not, or an attempt has begun.
+    -- The job is canceled at this time unless a worker has claimed it. NULL: no expiry, or an attempt has started.
     expires_at INTEGER,
     CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
     CONSTRAINT token_iff_processing CHECK ((state = 'processing') = (token IS NOT NULL)),
@@ -70,7 +70,7 @@ CREATE TABLE stowhand_jobs (
     CONSTRAINT priority_has_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647),
     CONSTRAINT run_at_is_a_date CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),
     CONSTRAINT loses_retries_is_known CHECK (loses_retries IN ('replaced', 'removed')),
-    -- SQLite stores a value of any type in a column of any type: one such row would stop every reader of it.
+    -- SQLite stores a value of any type in a column of any type, and one wrong value would fail every read of its row.
     CONSTRAINT task_is_text CHECK (typeof(task) = 'text'),
     CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
     CONSTRAINT serial_is_text CHECK (serial IS NULL OR typeof(serial) = 'text'),
@@ -95,27 +95,27 @@ CREATE TABLE stowhand_jobs (
 
 CREATE UNIQUE INDEX stowhand_jobs_key ON stowhand_jobs (key) WHERE key IS NOT NULL;
 
--- A waiting job is in exactly one of these four. Task first: a claim never passes over a million jobs of tasks that a worker
--- lacks. Priority before run_at: nor over a million jobs of one priority that are not due.
+-- A waiting job is in exactly one of these four indexes. The task is first, so that a claim skips all jobs of tasks that the
+-- worker does not have. The priority is before run_at, so that a claim skips all jobs of a priority that are not due.
 CREATE INDEX stowhand_jobs_ready ON stowhand_jobs (task, priority, run_at, id)
     WHERE queue IS NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
--- Jobs of other queues than default, which therefore cost a claim of default nothing.
+-- Jobs outside the queue `default` have their own index, so that a claim of `default` does not read them.
 CREATE INDEX stowhand_jobs_queued ON stowhand_jobs (queue, task, priority, run_at, id)
     WHERE queue IS NOT NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
--- The queue last: for counts.
+-- The queue is the last column, for counts only.
 CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (serial, task, priority, run_at, id, queue)
     WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2;
 CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
     WHERE state IN ('queued', 'errored') AND resets >= 2;
 
 CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'processing';
--- The guarantee that one job of a serial key runs at a time.
+-- This index guarantees that one job of a serial key runs at a time.
 CREATE UNIQUE INDEX stowhand_jobs_one_per_serial ON stowhand_jobs (serial)
     WHERE state = 'processing' AND serial IS NOT NULL;
 
 CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_at IS NOT NULL;
 
--- For people. A job that does not fail is in neither.
+-- For administrative reads. A job that never fails is in neither index.
 CREATE INDEX stowhand_jobs_failed ON stowhand_jobs (finished_at) WHERE state = 'failed';
 CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task, queue) WHERE state IN ('errored', 'failed');
 
@@ -136,17 +136,18 @@ CREATE TABLE stowhand_pauses (
     CONSTRAINT name_is_text CHECK (typeof(name) = 'text' AND length(name) BETWEEN 1 AND 128)
 ) WITHOUT ROWID;
 
--- The queue that a task declares, as its latest worker had it: for producers that do not know the task. default has no row.
+-- The queue of each task, as its latest worker declared it, for producers that do not know the task. The queue `default`
+-- has no row.
 CREATE TABLE stowhand_task_queues (
     task TEXT PRIMARY KEY,
     queue TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- The next job of each (serial, task, queue), so that a claim reads as many rows as it takes, however many and long the serial keys are.
--- A head is searched for again only when recheck_at has come:
---   busy                   a job of the queue runs, or the queue is paused
---   priority, run_at, id   the first job that was due at the last search; NULL: none was
---   recheck_at             when a better one may be due; NULL: not before something changes
+-- The head, that is the next job, of each (serial, task, queue). With it a claim reads only as many rows as it claims,
+-- however many serial keys there are and however many jobs each has. A head is computed again when recheck_at is reached.
+--   busy                   1: a job of the serial key is running, or the key is paused
+--   priority, run_at, id   the first job that was due when the head was computed; NULL: no job was due
+--   recheck_at             the time at which a better job may be due; NULL: not before a change
 CREATE TABLE stowhand_heads (
     serial TEXT NOT NULL,
     task TEXT NOT NULL,
@@ -163,7 +164,7 @@ CREATE INDEX stowhand_heads_free ON stowhand_heads (task, queue, priority, run_a
     WHERE busy = 0 AND id IS NOT NULL;
 CREATE INDEX stowhand_heads_recheck ON stowhand_heads (recheck_at) WHERE busy = 0 AND recheck_at IS NOT NULL;
 
--- Triggers keep the heads, so that no statement, ours or a person's, can forget them.
+-- Triggers maintain the heads, so that every statement updates them, including those of users.
 CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.serial IS NOT NULL
 BEGIN
     INSERT INTO stowhand_heads (serial, task, queue, busy, recheck_at)
@@ -213,7 +214,7 @@ BEGIN
     ) WHERE serial = OLD.serial;
 END;
 
--- Jobs that completed or were canceled.
+-- Completed and canceled jobs.
 CREATE TABLE stowhand_history (
     id INTEGER PRIMARY KEY,
     task TEXT NOT NULL,
@@ -242,23 +243,23 @@ CREATE TABLE stowhand_history (
     result TEXT,
     last_worker TEXT,
     replaced INTEGER,
-    -- For jobs that are retried after they were canceled.
+    -- Needed when a canceled job is retried.
     on_failure TEXT,
     CONSTRAINT state_is_over CHECK (state IN ('completed', 'canceled'))
 );
 
 CREATE INDEX stowhand_history_finished ON stowhand_history (finished_at);
--- Partial, so that other jobs pay nothing. Queries repeat its condition word by word.
+-- A partial index, so that it costs other jobs nothing. Queries repeat its condition verbatim.
 CREATE INDEX stowhand_history_flow ON stowhand_history (key, id) WHERE key >= 'flow:' AND key < 'flow;';
 CREATE INDEX stowhand_history_canceled ON stowhand_history (id) WHERE state = 'canceled';
 
--- Tokens that may never claim again: the reply to their claim was lost.
+-- Tokens that may never claim again, because the reply to their claim was lost.
 CREATE TABLE stowhand_abandoned (
     token TEXT PRIMARY KEY,
     abandoned_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What attempts leave that did not complete: the last ten of a job.
+-- The last ten failed attempts of each job.
 CREATE TABLE stowhand_tries (
     job_id INTEGER NOT NULL,
     place INTEGER NOT NULL,
@@ -273,7 +274,7 @@ CREATE TABLE stowhand_tries (
     PRIMARY KEY (job_id, place)
 ) WITHOUT ROWID;
 
--- Entries are deleted with their job, whatever statement deletes it. A job has entries only if its row has a round.
+-- Every statement that deletes a job also deletes its entries. A job has entries only if its row has a round.
 CREATE TRIGGER stowhand_job_forgotten AFTER DELETE ON stowhand_jobs
 WHEN (OLD.round IS NOT NULL OR OLD.last_worker IS NOT NULL OR OLD.state = 'failed')
     AND NOT EXISTS (SELECT 1 FROM stowhand_history WHERE id = OLD.id)
@@ -287,8 +288,8 @@ BEGIN
     DELETE FROM stowhand_tries WHERE job_id = OLD.id;
 END;
 
--- Jobs that have failed and whose on_failure job is not enqueued yet. A trigger adds them, so that no statement forgets it.
--- What fails a job enqueues the other in the same transaction; for a job that a person has failed, the next sweep does.
+-- Permanently failed jobs whose on_failure job is not enqueued yet. A trigger adds them, whichever statement fails the
+-- job. Our code enqueues the on_failure job in the same transaction; after a user's statement, the next sweep does.
 CREATE TABLE stowhand_untold (
     id INTEGER PRIMARY KEY
 );
@@ -299,7 +300,7 @@ BEGIN
     INSERT OR IGNORE INTO stowhand_untold (id) VALUES (NEW.id);
 END;
 
--- The job that last took a key for a period: a repeat within the period returns that job, even if it has completed.
+-- The job that holds a key for a period: another enqueue within the period returns this job, even if it has completed.
 CREATE TABLE stowhand_uniques (
     key TEXT NOT NULL PRIMARY KEY,
     job_id INTEGER NOT NULL,
@@ -310,7 +311,7 @@ CREATE TABLE stowhand_uniques (
 CREATE INDEX stowhand_uniques_job ON stowhand_uniques (job_id);
 CREATE INDEX stowhand_uniques_until ON stowhand_uniques (until);
 
--- A job that is deleted without having completed frees its key. finish.py does this for a job that a worker holds.
+-- A job that is deleted without having completed frees its key. For a running job, finish.py frees the key.
 CREATE TRIGGER stowhand_key_freed AFTER DELETE ON stowhand_jobs
 WHEN OLD.key IS NOT NULL AND OLD.state <> 'processing'
     AND NOT EXISTS (SELECT 1 FROM stowhand_history WHERE id = OLD.id AND state = 'completed')
@@ -318,7 +319,7 @@ BEGIN
     DELETE FROM stowhand_uniques WHERE job_id = OLD.id;
 END;
 
--- Jobs as everybody may see them: no tokens.
+-- Jobs without their tokens, which are secret.
 CREATE VIEW stowhand_live AS
 SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL AS result,
@@ -331,8 +332,8 @@ SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, pr
     last_worker, NULL AS progress, NULL AS progress_text
 FROM stowhand_history;
 
--- Recurring jobs: every item that any scheduler ever had, the scheduler that last reported that it schedules the item, and when;
--- and since when the item has its spec.
+-- Every item that any scheduler has registered, with the scheduler that last reported it and the time of that report.
+-- spec_since is the time from which the item has its spec.
 CREATE TABLE stowhand_crontab (
     identifier TEXT PRIMARY KEY,
     known_since INTEGER NOT NULL,
@@ -344,7 +345,7 @@ CREATE TABLE stowhand_crontab (
     CONSTRAINT identifier_is_text CHECK (typeof(identifier) = 'text' AND length(identifier) BETWEEN 1 AND 256)
 ) WITHOUT ROWID;
 
--- One row, and so one job, for each tick of an item, whichever scheduler enters it.
+-- The ledger: one row, and so one job, for each tick of an item, regardless of the scheduler that writes it.
 CREATE TABLE stowhand_ticks (
     identifier TEXT NOT NULL,
     tick INTEGER NOT NULL,
@@ -358,7 +359,7 @@ CREATE TABLE stowhand_ticks (
 -- For pruning.
 CREATE INDEX stowhand_ticks_by_time ON stowhand_ticks (tick);
 
--- Jobs of flows. Their steps are jobs like any other. looked_at: the last check whether a step of it is live or in the history.
+-- Jobs of flows. Their steps are ordinary jobs. looked_at: the time of the last check whether a step is live or in the history.
 CREATE TABLE stowhand_flow_jobs (
     id TEXT PRIMARY KEY,
     flow TEXT NOT NULL,
@@ -378,7 +379,7 @@ CREATE TABLE stowhand_flow_lookups (
 
 CREATE INDEX stowhand_flow_lookups_id ON stowhand_flow_lookups (id);
 
--- Long attributes of a flow's job, such as what a parent's children are given. Its steps do not carry them.
+-- Long attributes of a flow's job, such as the arguments of a parent's children, which are not copied into its steps.
 CREATE TABLE stowhand_flow_lists (
     id TEXT PRIMARY KEY,
     job TEXT NOT NULL,
@@ -393,7 +394,7 @@ BEGIN
     DELETE FROM stowhand_flow_lists WHERE job = OLD.id;
 END;
 
--- How many calls a limiter has allowed in its window, and which wait for a later one.
+-- The number of calls that a limiter has allowed in its window, and the jobs that wait for a later window.
 CREATE TABLE stowhand_flow_limits (
     limiter TEXT NOT NULL,
     part TEXT NOT NULL,
@@ -414,7 +415,7 @@ CREATE TABLE stowhand_flow_waits (
 
 CREATE INDEX stowhand_flow_waits_ready_at ON stowhand_flow_waits (limiter, part, ready_at);
 
--- Workers, for people only: claims and leases do not read it.
+-- Workers, for display only: claims and leases do not use this table.
 CREATE TABLE stowhand_workers (
     name TEXT PRIMARY KEY,
     host TEXT NOT NULL,
@@ -425,22 +426,22 @@ CREATE TABLE stowhand_workers (
     stopping INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL,
-    -- The flags whose jobs it does not claim. NULL: a function decides, each time.
+    -- The flags whose jobs the worker does not claim. NULL: a function decides at each claim.
     forbidden_flags TEXT DEFAULT '[]',
-    -- The queues whose jobs it claims (NULL: all), and those that it leaves alone.
+    -- The queues that the worker serves (NULL: all), and those that it excludes.
     queues TEXT,
     excluded_queues TEXT NOT NULL DEFAULT '[]',
     -- The version of the application. NULL: not reported.
     app_version TEXT,
     abandoned_threads INTEGER NOT NULL DEFAULT 0,
-    -- Its event loop is blocked.
+    -- 1: the worker's event loop is blocked.
     blocked INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE INDEX stowhand_workers_seen ON stowhand_workers (seen_at);
 
--- When the first worker of a version of the application started, and when one was last seen. A version that was away for a
--- while has another row.
+-- The time at which the first worker of an application version started, and the time at which one was last seen. A version
+-- that returns after an absence has another row.
 CREATE TABLE stowhand_app_versions (
     version TEXT NOT NULL,
     since INTEGER NOT NULL,
@@ -450,7 +451,7 @@ CREATE TABLE stowhand_app_versions (
 
 CREATE INDEX stowhand_app_versions_seen ON stowhand_app_versions (seen_at);
 
--- What ended, by minute and task, and by hour once it is old: a row for each run of a worker, until rows are added up.
+-- Counts of ended jobs by minute and task, later by hour: one row for each run of a worker, until the rows are added up.
 -- tally is a JSON object of numbers: outcomes, and the buckets of two histograms. writer is empty in rows that were added up.
 CREATE TABLE stowhand_throughput (
     seconds INTEGER NOT NULL,

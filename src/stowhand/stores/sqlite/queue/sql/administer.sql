@@ -57,7 +57,7 @@ SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND worker IN (SELECT value FROM json_each(:workers))
 ORDER BY id
 
--- name: live_ones
+-- name: live_jobs
 SELECT {job} FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: archive_completed
@@ -67,8 +67,8 @@ SELECT
     coalesce(worker, last_worker)
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
--- name: let_keys_go
--- Of jobs that complete and are not kept, so that the trigger does not take them for jobs that did not.
+-- name: clear_keys
+-- For completed jobs if no history is kept: the trigger `stowhand_key_freed` then ignores their deletion.
 UPDATE stowhand_jobs SET key = NULL WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: fail
@@ -79,7 +79,7 @@ SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: reschedule
--- Of rows that wait or have failed. Every right side sees the row as it was before.
+-- For waiting and failed jobs. Every expression on a right side sees the row as it was before the update.
 UPDATE stowhand_jobs
 SET run_at = coalesce(:run_at, run_at),
     expires_at = iif(stowhand_jobs.state = 'failed', NULL, expires_at + coalesce(:run_at, run_at) - run_at), priority = coalesce(:priority, priority), updated_at = :now,

@@ -1,7 +1,7 @@
--- Every look at what waits names its index: a plan that walks the table must fail in a test, not in production.
+-- Every search for waiting jobs names its index, so that a missing index is an error and never a scan of the table.
 
--- name: is_abandoned
--- 1: this token claims no more; 2: something has expired, so that what expires costs other claims no statement.
+-- name: claim_obstacle
+-- 1: the token is abandoned. 2: a job has expired. One statement checks both, so expiry costs a claim no extra statement.
 SELECT 1 FROM stowhand_abandoned WHERE token = :token
 UNION ALL
 SELECT 2 FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring WHERE expires_at IS NOT NULL AND expires_at <= :now
@@ -16,6 +16,7 @@ SELECT expires_at FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
 WHERE expires_at IS NOT NULL AND state = 'queued' ORDER BY expires_at LIMIT 1
 
 -- name: claimed_in_time
+-- Clears the expiry of jobs that a worker claimed before they expired.
 UPDATE stowhand_jobs SET expires_at = NULL
 WHERE id IN (
     SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
@@ -41,18 +42,19 @@ NOT EXISTS (
     AND coalesce(queue, 'default') NOT IN (SELECT value FROM json_each(:excluded))
 
 -- name: next_queue
--- One step of a loose scan over the queues other than default in which something waits.
+-- One step of a loose index scan over the queues with waiting jobs, except `default`.
 SELECT queue FROM {queued} AND queue > :queue ORDER BY queue LIMIT 1
 
 -- name: next_task
--- The same over the tasks of which something waits in the queue default.
+-- One step of a loose index scan over the tasks with waiting jobs in the queue `default`.
 SELECT task FROM {ready} AND task > :task ORDER BY task LIMIT 1
 
 -- name: next_task_in_queue
 SELECT task FROM {queued} AND queue = :queue AND task > :task ORDER BY task LIMIT 1
 
 -- name: next_level
--- The next priority of a task, and when its first job is due: if that one is not, none of this priority is.
+-- The next priority of a task, and the time at which its first job is due. If this job is not due yet, none of the
+-- priority is.
 SELECT priority, run_at FROM {ready} AND task = :task AND priority > :priority ORDER BY priority, run_at LIMIT 1
 
 -- name: next_level_in_queue
@@ -89,7 +91,7 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
 ORDER BY priority, run_at, id
 
 -- name: take
--- Ids that were chosen in this very transaction, while no other transaction can write.
+-- The ids were chosen in the same transaction, and no other transaction can write meanwhile.
 UPDATE stowhand_jobs
 SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
     settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until
@@ -112,7 +114,7 @@ WHERE busy = 0 AND id IS NOT NULL AND task = :task AND queue = :queue
 ORDER BY priority, run_at, id
 
 -- name: first_allowed
--- Behind a head whose flag is forbidden the next job of the key may be claimed.
+-- If the head has a forbidden flag, a later job of the serial key may be claimed.
 SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
 WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
     AND serial = :serial AND task = :task AND coalesce(queue, 'default') = :queue AND run_at <= :now
@@ -138,14 +140,16 @@ WHERE serial = :serial AND task = :task AND queue = :queue
 DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task AND queue = :queue
 
 -- name: first_head
--- When the first head is or may become due: exact, but for those marked with the floor. A resumed key will be heard of.
+-- The time at which the first head is due, or must be rechecked. Heads with the lowest time are unknown (`stale_heads`).
+-- A paused key is left out: resuming it wakes the workers.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
 WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
--- name: unknown_heads
--- The floor says: something changed, look yourself. At rest those are the heads of busy serial keys.
+-- name: stale_heads
+-- The lowest time means that the serial key has changed since its head was computed, so the caller must search. On an
+-- idle queue these are the heads of busy serial keys.
 SELECT serial, task, queue FROM stowhand_heads
 WHERE recheck_at = -62135596800000000 AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')

@@ -1,12 +1,12 @@
--- How processing of a job ends. The caller has the write lock, so what was read a moment ago still holds; the pair
--- (id, token) guards every write all the same.
+-- The ends of attempts. The caller holds the write lock, so rows that it has read are unchanged. Nevertheless the pair
+-- (id, token) guards every write.
 
 -- name: held
 SELECT id, token, task, serial, worker, attempts, max_attempts, resets, max_resets, cancel_requested, loses_retries
 FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: complete
--- The commonest settlement, for a whole batch: [[id, token, result], …] to the history.
+-- The most frequent settlement, for a whole batch. `settled` is [[id, token, result], …]; the jobs are moved to the history.
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
     {job_kept}, payload, 'completed', attempts, 0, last_error, :now, epoch, token, worker,
@@ -16,8 +16,8 @@ CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
 WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
 RETURNING id
 
--- name: held_of
--- The same guard where no history is kept.
+-- name: held_jobs
+-- The same guard, if no history is kept.
 SELECT job.id FROM json_each(:settled) AS settled
 CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
 WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
@@ -25,7 +25,7 @@ WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processin
 -- name: delete
 DELETE FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
--- name: back_or_failed
+-- name: requeue_or_fail
 UPDATE stowhand_jobs
 SET state = :state, run_at = coalesce(:run_at, run_at), resets = :resets,
     attempts = iif(:state = 'failed' AND loses_retries IS NOT NULL, max_attempts, :attempts),
@@ -37,7 +37,7 @@ SET state = :state, run_at = coalesce(:run_at, run_at), resets = :resets,
 WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: archive
--- Out of the live table, for one job that ends as completed or canceled; NULL keeps what the row says.
+-- Copies one completed or canceled job to the history. NULL keeps the value of the row.
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
     {kept}, coalesce(:payload, payload), :state, coalesce(:attempts, attempts), coalesce(:resets, resets),
@@ -49,7 +49,7 @@ FROM stowhand_jobs WHERE id = :id
 DELETE FROM stowhand_jobs WHERE id = :id
 
 -- name: trace
--- Who settled this job last? No row: there is no trace of it.
+-- The lease that settled this job last, by its token. No row: the job leaves no trace.
 SELECT settled_token, state FROM stowhand_jobs WHERE id = :id
 UNION ALL
 SELECT settled_token, state FROM stowhand_history WHERE id = :id

@@ -2,7 +2,7 @@
 INSERT INTO stowhand_flow_jobs (id, flow, created_at, looked_at) VALUES (:id, :flow, :now, :now)
 ON CONFLICT (id) DO NOTHING
 
--- name: find_by
+-- name: add_lookup
 INSERT INTO stowhand_flow_lookups (flow, attribute, value, id) VALUES (:flow, :attribute, :value, :id)
 ON CONFLICT DO NOTHING
 
@@ -10,8 +10,8 @@ ON CONFLICT DO NOTHING
 SELECT l.id FROM stowhand_flow_lookups l JOIN stowhand_jobs j ON j.key = 'flow:' || l.flow || ':' || l.id
 WHERE l.flow = :flow AND l.attribute = '' AND l.value = :key AND j.state <> 'failed' LIMIT 1
 
--- A job that has been deleted keeps nothing.
 -- name: keep
+-- Writes nothing for a job that has been deleted.
 INSERT INTO stowhand_flow_lists (id, job, content)
 SELECT :id, :job, :content WHERE EXISTS (SELECT 1 FROM stowhand_flow_jobs WHERE id = :job)
 ON CONFLICT (id) DO NOTHING
@@ -34,21 +34,21 @@ SELECT {job} FROM stowhand_past WHERE key = :key AND key >= 'flow:' AND key < 'f
 -- name: delete_flow
 DELETE FROM stowhand_flow_jobs WHERE id = :id AND flow = :flow
 
--- name: forget_steps
+-- name: delete_past_steps
 DELETE FROM stowhand_history WHERE key = :key AND key >= 'flow:' AND key < 'flow;'
 
 -- name: parked
 SELECT id, state, run_at, payload FROM stowhand_jobs WHERE key = :key
 
--- The last first, for children end in their order: few that have failed are passed over.
 -- name: is_open
-SELECT 1 FROM stowhand_jobs WHERE key >= :least AND key <= :most AND state <> 'failed' ORDER BY key DESC LIMIT 1
+-- Searches from the last child, because children end in order: then few failed children are skipped.
+SELECT 1 FROM stowhand_jobs WHERE key >= :min_key AND key <= :max_key AND state <> 'failed' ORDER BY key DESC LIMIT 1
 
 -- name: make_due
 UPDATE stowhand_jobs SET run_at = min(run_at, :now) WHERE id = :id
 
--- `waiting` holds the next ticket (flow_tables.py: Spent.following).
 -- name: limit
+-- `waiting` is the next ticket (`following` in protocols/flow_tables.py).
 SELECT slot, calls, waiting FROM stowhand_flow_limits WHERE limiter = :limiter AND part = :part
 
 -- name: forgive
@@ -64,10 +64,10 @@ SET slot = excluded.slot, calls = excluded.calls, waiting = excluded.waiting, us
 -- name: note_wait
 INSERT INTO stowhand_flow_waits (limiter, part, holder, ready_at) VALUES (:limiter, :part, :holder, :ready_at)
 
--- name: to_look_at
+-- name: jobs_to_check
 SELECT id, 'flow:' || flow || ':' || id FROM stowhand_flow_jobs WHERE looked_at < :before ORDER BY looked_at LIMIT :limit
 
--- name: looked_at
+-- name: set_checked
 UPDATE stowhand_flow_jobs SET looked_at = :now WHERE id = :id
 
 -- name: prune

@@ -1,5 +1,5 @@
--- name: beat
--- Renews even past the deadline, as long as no worker has taken the job.
+-- name: renew
+-- Renews an expired lease too, as long as the job has not been reset.
 UPDATE stowhand_jobs SET lease_boot = :boot, lease_until = :lease_until
 FROM json_each(:leases) AS lease
 WHERE stowhand_jobs.id = json_extract(lease.value, '$[0]') AND stowhand_jobs.token = json_extract(lease.value, '$[1]')
@@ -12,7 +12,7 @@ CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(lease.value, '$[0]')
 WHERE job.token = json_extract(lease.value, '$[1]') AND job.cancel_requested
 
 -- name: keep_progress
--- [[id, token, progress, text], …]
+-- `notes` is [[id, token, progress, text], …].
 UPDATE stowhand_jobs
 SET progress = json_extract(note.value, '$[2]'), progress_text = json_extract(note.value, '$[3]')
 FROM json_each(:notes) AS note
@@ -31,16 +31,17 @@ SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND worker = :worker ORDER BY id LIMIT :limit
 
 -- name: stalled
--- A lease of another boot has no live holder, whatever its deadline says.
+-- A lease of another boot has no live holder, regardless of its deadline.
 SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND (lease_boot <> :boot OR lease_until < :late) ORDER BY id LIMIT :limit
 
--- name: foreign
--- Of leases that are not `:ours`: is one over, and when does the first of the others end, by the ticks of this boot?
+-- name: foreign_leases
+-- For leases of jobs other than `own_ids`: whether one has been expired for the slack, and the ticks at which the first
+-- of the others expires.
 SELECT max(lease_boot <> :boot OR lease_until < :late),
     min(CASE WHEN lease_boot = :boot AND lease_until >= :late THEN lease_until END)
 FROM stowhand_jobs INDEXED BY stowhand_jobs_running
-WHERE state = 'processing' AND id NOT IN (SELECT value FROM json_each(:ours))
+WHERE state = 'processing' AND id NOT IN (SELECT value FROM json_each(:own_ids))
 
 -- name: is_history_old
 SELECT 1 FROM stowhand_history WHERE finished_at < :before LIMIT 1

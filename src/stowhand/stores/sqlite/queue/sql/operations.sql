@@ -1,4 +1,4 @@
--- What operators ask.
+-- Operators' changes, and the list of workers.
 
 -- name: pause
 INSERT INTO stowhand_paused (serial, since) VALUES (:serial, :now) ON CONFLICT (serial) DO NOTHING
@@ -31,8 +31,8 @@ ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.sto
 -- name: worker_gone
 DELETE FROM stowhand_workers WHERE name = :name
 
--- A page of what ended in this state before that moment, from where the last page ended.
 -- name: purge_history
+-- Deletes a page of jobs that ended in this state before a time. `since` is the end of the page before.
 DELETE FROM stowhand_history WHERE id IN (
     SELECT id FROM stowhand_history INDEXED BY stowhand_history_finished
     WHERE finished_at >= :since AND finished_at < :before AND state = :state ORDER BY finished_at LIMIT :limit

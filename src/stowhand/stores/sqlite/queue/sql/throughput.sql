@@ -1,7 +1,7 @@
--- What ended, by minute and task.
+-- Counts of ended jobs by minute and task.
 
--- Absolute numbers: a repeat counts nothing twice. Nothing is added to a minute that has been added up.
 -- name: write_throughput
+-- The numbers are absolute, so a repeated call counts nothing twice. Minutes that have been added up do not change.
 INSERT INTO stowhand_throughput (seconds, begins, task, writer, tally)
 SELECT 60, :begins, :task, :writer, :tally
 WHERE NOT EXISTS (

@@ -1,7 +1,7 @@
--- name: known
+-- name: known_item
 SELECT identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at FROM stowhand_crontab WHERE identifier = :identifier
 
--- name: all_known
+-- name: known_items
 SELECT identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at FROM stowhand_crontab ORDER BY identifier
 
 -- name: register
@@ -10,7 +10,7 @@ ON CONFLICT (identifier) DO UPDATE SET spec = excluded.spec,
     spec_since = CASE WHEN spec = excluded.spec THEN spec_since ELSE excluded.known_since END
 
 -- name: report
--- A recent report counts for all schedulers. One that lies in the future is from before the clock was set back.
+-- A recent report counts for all schedulers. A report in the future was written before the clock was set back.
 UPDATE stowhand_crontab SET scheduled_by = :scheduler, scheduled_at = :now
 WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at NOT BETWEEN :now - :interval + 1 AND :now)
 
@@ -19,14 +19,14 @@ DELETE FROM stowhand_crontab
 WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at <= :now - :scheduled_for)
 RETURNING identifier
 
--- name: entered
+-- name: ledger_entry
 SELECT job_id, spec FROM stowhand_ticks WHERE identifier = :identifier AND tick = :tick
 
--- name: enter
+-- name: add_ledger_entry
 INSERT INTO stowhand_ticks (identifier, tick, job_id, backfilled, spec, scheduled_at)
 VALUES (:identifier, :tick, :job_id, :backfilled, :spec, :now)
 
--- name: ticked
--- A backfill enters ticks that are older than the latest.
+-- name: set_last_tick
+-- A backfill schedules ticks that are older than the last one.
 INSERT INTO stowhand_crontab (identifier, known_since, last_tick, spec) VALUES (:identifier, :now, :tick, :spec)
 ON CONFLICT (identifier) DO UPDATE SET last_tick = max(coalesce(last_tick, excluded.last_tick), excluded.last_tick)
