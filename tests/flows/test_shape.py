@@ -54,23 +54,26 @@ def test_durations_may_be_timedeltas() -> None:
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no queues": (lambda: FlowShape(name="demo", queues=()), "give at least one Queue"),
     "a lone queue": (lambda: FlowShape(name="demo", queues=Queue("a")), "give a list of Queue"),  # type: ignore[arg-type]
-    "a name": (lambda: FlowShape(name="demo", queues=("a",)), "'a' among them; give Queue"),  # type: ignore[arg-type]
+    "a name": (lambda: FlowShape(name="demo", queues=("a",)), "the list contains 'a'; give Queue"),  # type: ignore[arg-type]
     "two of one name": (lambda: shape(Queue("a"), Queue("a")), "two queues are named 'a'"),
-    "unknown next": (lambda: shape(Queue("a", next_queue="b")), "goes on to 'b', which is no queue of this flow"),
-    "unknown next in a map": (lambda: shape(Queue("a", next_queue={"demo": "b"})), "goes on to 'b'"),
+    "unknown next": (lambda: shape(Queue("a", next_queue="b")), "its next queue 'b' is not a queue of this flow"),
+    "unknown next in a map": (lambda: shape(Queue("a", next_queue={"demo": "b"})), "its next queue 'b'"),
     "a number as next": (lambda: Queue("a", next_queue=3), "next_queue: 3 given; give a queue's name"),  # type: ignore[arg-type]
     "priorities of classic": (lambda: shape(Queue("a", priorities=2)), "layout='priority'"),
     "no priority": (lambda: Queue("a", priorities=0), "priorities: 0 given; give a whole number from 1 to 100"),
     "True": (lambda: Queue("a", max_retries=True), "max_retries: True given"),
     "negative resets": (lambda: Queue("a", max_resets=-1), "max_resets: -1 given"),
-    "a colon": (lambda: Queue("a:b"), "has a colon"),
+    "a colon": (lambda: Queue("a:b"), "contains a colon"),
     "a brace": (lambda: FlowShape(name="{a}", queues=(Queue("a"),)), "brace"),
     "a star": (lambda: Queue("a*"), "star"),
     "a line break": (lambda: Queue("a\nb"), "queue"),
     "too long": (lambda: Queue("a" * 41), "40"),
     "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),
-    "a child with children": (lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)), "a child ends where"),
-    "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child ends where it is"),
+    "a child with children": (
+        lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)),
+        "a child can have neither",
+    ),
+    "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child can have neither"),
     "a limiter of nothing": (lambda: Limiter(reservoir=0, interval=1), "a reservoir of 0"),
     "an interval of nothing": (lambda: Limiter(reservoir=1, interval=0), "an interval of 0"),
     "an interval of NaN": (lambda: Limiter(reservoir=1, interval=float("nan")), "an interval of nan"),
@@ -79,12 +82,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "unknown layout": (lambda: shape(layout="modern"), "give 'classic' or 'priority'"),
     "keys that collide": (
         lambda: shape(Queue("demo", children=[Queue("userId")]), lookup_attributes=["userId"]),
-        "its queue 'demo' is named like the flow",
+        "its queue 'demo' has the name of the flow",
     ),
     "braces in a tag": (lambda: shape(hash_tag="{a}"), "a short text without braces"),
     "no life": (lambda: shape(key_life=0), "key_life: 0 given"),
     "lookups as a text": (lambda: shape(lookup_attributes="userId"), "give a list of names"),
-    "a lookup of its own": (lambda: shape(lookup_attributes=["id"]), "'id' is a job's own"),
+    "a lookup of its own": (lambda: shape(lookup_attributes=["id"]), "'id' is a reserved field"),
 }
 
 

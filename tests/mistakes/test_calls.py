@@ -222,24 +222,27 @@ SEARCHES: dict[str, tuple[Mistake, str]] = {
     ),
     "one state": (
         lambda shop: shop.any.list(JobFilter(states=cast("Any", "failed"))),
-        "states: a str; give several, as in states=('failed',)",
+        "states: a str; give a tuple, as in states=('failed',)",
     ),
     "a text as a moment": (
         lambda shop: shop.any.list(JobFilter(since=cast("Any", "2h"))),
-        "since: a str; give a moment: datetime.now(UTC) - timedelta(hours=2)",
+        "since: a str; give a datetime: datetime.now(UTC) - timedelta(hours=2)",
     ),
     "a text as a moment, in a search": (
         lambda shop: shop.any.search(Search(until=cast("Any", "2h"))),
-        "until: a str; give a moment: datetime.now(UTC) - timedelta(hours=2)",
+        "until: a str; give a datetime: datetime.now(UTC) - timedelta(hours=2)",
     ),
     "a task": (lambda shop: shop.any.list(JobFilter(task=shop.send)), "task: a Task; give a text"),
     "an id as text": (lambda shop: shop.any.cancel("5"), "job_id: a str; give a number: int('5')"),
     "a handle for an id": (cancel_by_handle, "job_id: a JobHandle; give its id: job.id"),
     "a text as a filter": (
         lambda shop: shop.any.list("failed"),
-        "is no filter; give a JobFilter, as in JobFilter(states=",
+        "is not a filter; give a JobFilter, as in JobFilter(states=",
     ),
-    "a text as a search": (lambda shop: shop.any.search("failed"), "is no search; give a Search, as in Search(states="),
+    "a text as a search": (
+        lambda shop: shop.any.search("failed"),
+        "is not a search; give a Search, as in Search(states=",
+    ),
 }
 ENQUEUES: dict[str, tuple[Mistake, str]] = {
     "a task by its name": (

@@ -76,7 +76,7 @@ def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
 
 def test_a_part_that_is_absent_for_no_declared_reason_is_refused_all_the_same() -> None:
     store: Any = Partly()
-    with pytest.raises(ConfigurationError, match="looking at jobs: this store does not offer it"):
+    with pytest.raises(ConfigurationError, match="reading jobs: this store does not offer it"):
         require_part(store, "inspect", store.inspect)
 
 

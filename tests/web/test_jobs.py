@@ -79,7 +79,7 @@ async def test_a_long_list_has_a_link_to_each_next_page(store_at: Stores) -> Non
         ("since=yesterday", "'yesterday' is not a duration"),
         ("seral=mail", "seral: unknown filter; did you mean 'serial'"),
         ("sate=failed", "sate: unknown filter; did you mean 'state'"),
-        ("go_on=nowhere", "'nowhere' is not a position of such a search"),
+        ("go_on=nowhere", "'nowhere' is not a position of this search"),
     ],
 )
 async def test_an_invalid_filter_is_named(query: str, said: str) -> None:

@@ -385,7 +385,7 @@ async def judges(error: BaseException) -> bool:
     [
         ("handle", one, r"its handle takes other arguments; it is called as handle\(ctx, record\)"),
         ("handle", three, "takes other arguments"),
-        ("handle", yields, "yields, and is no hook"),
+        ("handle", yields, "is a generator"),
         ("post_handle", one, r"its post_handle takes other arguments"),
         ("pre_claim", three, r"it is called as pre_claim\(ctx\)"),
         ("pre_handle", 7, "its pre_handle is an int"),

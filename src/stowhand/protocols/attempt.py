@@ -55,7 +55,7 @@ class ProgressKeeper(Protocol):
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """Write the progress of attempts with a valid lease, except for rows that another transaction locks.
 
-        Stop after ``within`` seconds; the rest is not written later.
+        Stop after ``within`` seconds. Progress that is not written by then is dropped.
         """
 
 
@@ -183,9 +183,9 @@ class Stop(StrEnum):
     RETURNED = "returned"
     """The worker stops: the job is returned without using an attempt."""
     CRASHED = "crashed"
-    """The child process that ran it was lost."""
+    """The child process that ran the handler was lost."""
     UNABLE = "unable"
-    """The child process could not start it."""
+    """The child process could not start the handler."""
 
 
 class Attempt(Generic[R]):
@@ -282,7 +282,7 @@ class Attempt(Generic[R]):
         """
         control = self._control
         if control is None or (control.store is None and control.offer is None):
-            raise ConfigurationError("ctx.store: this store offers nothing to a running handler")
+            raise ConfigurationError("ctx.store: this store has no operations for running handlers")
         if control.store is None:
             assert control.offer is not None
             control.store = control.offer(self)

@@ -1,8 +1,8 @@
-"""What a flow is: queues that a job passes one after another, declared once for any store. Pure: no I/O, no clock.
+"""The declaration of a flow: the queues that a job passes one after another, the same for any store. Pure functions.
 
 first ──▶ second ──▶ third                     each queue names the next, or a result chooses it (``next_queue``)
              │
-             ├── second:kid                    a parent fans out into children, and goes on when all have ended
+             ├── second:kid                    a parent creates children, and continues when all have ended
              └── second:other
 """
 
@@ -23,33 +23,33 @@ from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40
-"""Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
+"""Maximum characters of a name of a flow, queue or limiter. The names of flow, parent and child form a task's name."""
 MAX_PRIORITIES = 100
 DEFAULT_KEY_LIFE_SECONDS = 86_400.0
 RESERVED_FIELDS = ("id", "flowName", "priority", "correlationId")
-"""Reserved fields of a job's hash: an attribute with one of these names is refused."""
+"""Reserved fields of a job's hash. Attributes with these names are refused."""
 
 
 class Layout(StrEnum):
-    """How a flow's jobs are laid out in Redis."""
+    """The layout of a flow's keys in Redis."""
 
     CLASSIC = "classic"
-    """The founding document's keys. One priority; beside workers of the published original."""
+    """The keys of the published original, whose workers may serve the flow too. It has one priority."""
     PRIORITY = "priority"
-    """Its later keys: priorities, and queues that several flows share."""
+    """The keys of its later version, with priorities, and with queues that several flows share."""
 
 
 class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """So many jobs in so much time; the others wait for a later window."""
+    """A limit of jobs per period. Jobs beyond it wait for a later window."""
 
     reservoir: int
-    """Jobs in one window."""
+    """Maximum number of jobs in one window."""
     interval: float
-    """Seconds of a window; a timedelta is taken too."""
+    """Duration of a window, in seconds or as a timedelta."""
     group_by: str | None = None
-    """An attribute: each of its values has a reservoir of its own. ``None``: one for all."""
+    """An attribute: each of its values has its own reservoir. ``None``: all jobs share one."""
     id: str | None = None
-    """Queues whose limiters have one id share it; ``None``: the queue's name."""
+    """Queues whose limiters have the same id share one reservoir; ``None``: the queue's name."""
 
     def __post_init__(self) -> None:
         _read_seconds(self, "interval")
@@ -71,29 +71,30 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
     attributes_to_get: Sequence[str] | None = None
     """The attributes that its worker function receives; ``None``: all."""
     next_queue: str | Mapping[str, str] | None = None
-    """Where a completed job goes: a queue, or by the flow's name (a queue that flows share); ``None``: it is done."""
+    """The queue that receives a completed job. In a queue that flows share: a map from the flow's name to that queue.
+    ``None``: the job is finished."""
     priorities: int = 1
-    """1 is served first."""
+    """The number of priorities. Priority 1 is served first."""
     priority_change: int | Mapping[str, int] = 0
-    """Added to a job's priority on its way to the next queue; by flow, or one for all."""
+    """Added to a job's priority when it moves to the next queue: one number, or a map from the flow's name to one."""
     max_retries: int = 0
     max_resets: int | None = None
-    """How often a worker may die while running a job; ``None``: 5, or 0 where ``max_retries`` is 0."""
+    """How often a worker may be lost while it runs a job; ``None``: 5, or 0 if ``max_retries`` is 0."""
     backoff: AnyBackoff | None = None
-    """How long to wait after the n-th failure: a function of n, or of n and the error; ``None``: at once."""
+    """Returns the seconds to wait after the n-th failure: a function of n, or of n and the error. ``None``: 0."""
     delayable: bool = False
-    """Its worker function may raise ``DelayError``."""
+    """Whether its worker function may raise ``DelayError``."""
     limiter: Limiter | None = None
     max_length: int | None = None
-    """Jobs that may wait in it, where they are created there: more are refused. ``None``: a million in Redis, where
-    they are in memory; SQL stores know no such limit."""
+    """Maximum number of waiting jobs; the creation of more is refused. ``None``: a million in Redis, which keeps jobs
+    in memory, and no limit in SQL stores."""
     gather: bool = True
-    """Of a parent: put the results of its children into one attribute. ``False``: they are read in pages
-    (``Flow.get_children``), as they are where together they would be more than one attribute may be."""
+    """For a parent: put the results of its children into one attribute. If it is false, or if the results exceed the
+    size of an attribute, they are read in pages (``Flow.get_children``)."""
     children_must_succeed: bool = False
-    """Of a parent: it fails if one of its children has failed. Its retry makes only those children anew."""
+    """For a parent: fail it if one of its children has failed. Its retry creates only these children again."""
     children: Sequence[Queue] = ()
-    """Makes the queue a parent, which fans out into these and waits for them."""
+    """Child queues. They make the queue a parent, which creates jobs in them and waits for these."""
 
     def __post_init__(self) -> None:
         _check_name("queue", self.name, NAME_LIMIT)
@@ -128,10 +129,10 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
             if not isinstance(getattr(self, field), bool):
                 yield f"{field}: {getattr(self, field)!r} given; give True or False"
         if self.children_must_succeed and not self.children:
-            yield "children_must_succeed is given, but the queue has no children"
+            yield "children_must_succeed: the queue has no children; leave it out"
         for child in self.children:
             if child.children or child.next_queue is not None:
-                yield f"its child {child.name!r} has children, or a next queue, of its own; a child ends where it is"
+                yield f"its child {child.name!r} has children or a next queue; a child can have neither"
 
     def _number_problems(self) -> Iterator[str]:
         for field, minimum, maximum in (("priorities", 1, MAX_PRIORITIES), ("max_retries", 0, 10_000)):
@@ -144,7 +145,7 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
                 yield f"{field}: {value!r} given; give a whole number from {minimum}, or None"
 
     def next_for(self, flow: str) -> str | None:
-        """The next queue of a job of that flow; ``None``: it is done."""
+        """Return the next queue of a job of this flow; ``None`` if the job is finished."""
         return (
             self.next_queue
             if self.next_queue is None or isinstance(self.next_queue, str)
@@ -152,18 +153,18 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
         )
 
     def change_for(self, flow: str) -> int:
-        """What is added to its priority on the way."""
+        """Return the number that is added to the priority of a job of this flow when it moves on."""
         change = self.priority_change
         return change.get(flow, 0) if isinstance(change, Mapping) else change
 
 
 class FlowQueue(msgspec.Struct, frozen=True):
-    """A queue in its flow: with its full name, and its parent if it is a child."""
+    """A queue of a flow, with its full name, and with its parent if it is a child."""
 
     name: str
     """``queue``, or ``parent:child``."""
     declared: Queue
-    """As the flow declares it."""
+    """The queue as the flow declares it."""
     parent: str | None = None
 
     @property
@@ -172,7 +173,7 @@ class FlowQueue(msgspec.Struct, frozen=True):
 
     @property
     def allowed_resets(self) -> int:
-        """How often a worker may die while running a job before the job is failed."""
+        """How often a worker may be lost while it runs a job before the job fails."""
         return allowed_resets(self.declared.max_resets, self.max_attempts)
 
     @property
@@ -181,18 +182,18 @@ class FlowQueue(msgspec.Struct, frozen=True):
 
 
 class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """A whole flow, checked: names are unique, and every queue that is named exists."""
+    """A whole flow. Its names are unique, and every next queue exists; otherwise ConfigurationError is raised."""
 
     name: str
     queues: Sequence[Queue]
-    """The first is where jobs enter."""
+    """The queues. Jobs start in the first."""
     lookup_attributes: Sequence[str] = ()
-    """Jobs can be found by these: a text or a number, or a list of them, one entry for each."""
+    """Attributes by which jobs can be found: a text or a number, or a list of these with one entry for each element."""
     key_life: float = DEFAULT_KEY_LIFE_SECONDS
-    """Seconds that a job is kept, from its creation (Redis), or from its end (SQL: the store's history)."""
+    """Seconds for which a job is kept: from its creation in Redis, from its end in SQL stores (their history)."""
     layout: Layout | str = Layout.CLASSIC
     hash_tag: str | None = None
-    """Redis Cluster: every key begins with ``{hash_tag}:``, so that the flow lies in one slot."""
+    """For Redis Cluster: every key begins with ``{hash_tag}:``, so that one slot holds the flow."""
 
     def __post_init__(self) -> None:
         _check_name("flow", self.name, NAME_LIMIT)
@@ -210,45 +211,49 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
         if not self.queues:
             yield "queues: give at least one Queue"
             return
-        names = [each.name for each in self.all_queues()]
+        names = [queue.name for queue in self.all_queues()]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"two queues are named {name!r}"
+        queue_names = {queue.name for queue in self.queues}
         for queue in self.queues:
-            named = queue.next_queue if isinstance(queue.next_queue, str | None) else queue.next_queue.get(self.name)
-            if named is not None and named not in {one.name for one in self.queues}:
-                yield f"queue {queue.name!r} goes on to {named!r}, which is no queue of this flow"
-        if self.layout is Layout.CLASSIC and any(each.declared.priorities > 1 for each in self.all_queues()):
+            next_name = queue.next_for(self.name)
+            if next_name is not None and next_name not in queue_names:
+                yield f"queue {queue.name!r}: its next queue {next_name!r} is not a queue of this flow"
+        if self.layout is Layout.CLASSIC and any(queue.declared.priorities > 1 for queue in self.all_queues()):
             yield "the classic layout has one priority; give layout='priority'"
         if not _is_number(self.key_life) or not 1 <= self.key_life <= 366 * 86_400:
             yield f"key_life: {self.key_life!r} given; give 1 s to a year, or a timedelta"
         for queue in self.queues:
             if queue.name == self.name and {child.name for child in queue.children} & set(self.lookup_attributes):
-                yield f"its queue {queue.name!r} is named like the flow, and a child of it like a lookup attribute"
+                yield (
+                    f"its queue {queue.name!r} has the name of the flow, and one of its children the name of a lookup"
+                    " attribute; rename one of them"
+                )
         if self.hash_tag is not None and not _is_tag(self.hash_tag):
             yield f"hash_tag: {self.hash_tag!r} given; give a short text without braces"
 
     def all_queues(self) -> Iterator[FlowQueue]:
-        """Every queue, each parent followed by its children."""
+        """Yield every queue, each parent followed by its children."""
         for queue in self.queues:
             yield FlowQueue(queue.name, queue)
             for child in queue.children:
                 yield FlowQueue(f"{queue.name}:{child.name}", child, parent=queue.name)
 
     def find_queue(self, name: str) -> FlowQueue:
-        """The queue of that full name. Raises ConfigurationError that suggests."""
+        """Return the queue with this full name. Raises ConfigurationError with a suggestion."""
         for queue in self.all_queues():
             if queue.name == name:
                 return queue
         raise ConfigurationError(self.unknown_queue_message(name))
 
     def unknown_queue_message(self, name: str) -> str:
-        """The flow has no queue of that full name: a sentence that suggests another."""
-        known = (queue.name for queue in self.all_queues())
-        return f"flow {self.name!r} has no queue {name!r}{suggest(name, known)}"
+        """Return the message for an unknown full name, with a suggestion."""
+        names = (queue.name for queue in self.all_queues())
+        return f"flow {self.name!r} has no queue {name!r}{suggest(name, names)}"
 
     @property
     def entry(self) -> FlowQueue:
-        """Where jobs enter."""
+        """The queue in which jobs start."""
         return next(self.all_queues())
 
 
@@ -258,29 +263,29 @@ def _raise_problems(owner: str, problems: Iterable[str]) -> None:
 
 
 def _read_seconds(options: msgspec.Struct, field: str) -> None:
-    given: object = getattr(options, field)
-    if isinstance(given, timedelta | str):
+    value: object = getattr(options, field)
+    if isinstance(value, timedelta | str):
         try:
-            msgspec.structs.force_setattr(options, field, seconds(given))
+            msgspec.structs.force_setattr(options, field, seconds(value))
         except ValueError as error:
             raise ConfigurationError(f"{field}: {error}") from None
 
 
 def _read_queues(options: msgspec.Struct, field: str, owner: str) -> None:
-    given: object = getattr(options, field)
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{owner}: {field}: {a_type(given)} given; give a list of Queue")
-    queues = tuple(given)
+    value: object = getattr(options, field)
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{owner}: {field}: {a_type(value)} given; give a list of Queue")
+    queues = tuple(value)
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise ConfigurationError(f"{owner}: {field}: {queue!r} among them; give Queue(…)")
+            raise ConfigurationError(f"{owner}: {field}: the list contains {queue!r}; give Queue(…)")
     msgspec.structs.force_setattr(options, field, queues)
 
 
 def _map_problems(field: str, value: object, kind: type, expected: str) -> Iterator[str]:
     if isinstance(value, Mapping):
-        if not all(isinstance(flow, str) and type(each) is kind for flow, each in value.items()):
-            yield f"{field}: {value!r} given; a map goes from a flow's name to {expected}"
+        if not all(isinstance(flow, str) and type(item) is kind for flow, item in value.items()):
+            yield f"{field}: {value!r} given; give a map from a flow's name to {expected}"
     elif type(value) is not kind and not (field == "next_queue" and value is None):
         yield f"{field}: {value!r} given; give {expected}, or a map from a flow's name to one"
 
@@ -291,17 +296,19 @@ def _check_name(field: str, value: Any, limit: int) -> None:
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     if limit == NAME_LIMIT and any(sign in value for sign in ":/{}* "):
-        raise ConfigurationError(f"{field}: {value!r} has a colon, slash, brace, star or blank, which keys are made of")
+        raise ConfigurationError(
+            f"{field}: {value!r} contains a colon, slash, brace, star or blank, which are reserved for keys"
+        )
 
 
-def _read_names(field: str, given: object) -> tuple[str, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{field}: {a_type(given)} given; give a list of names")
-    names = tuple(given)
+def _read_names(field: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{field}: {a_type(value)} given; give a list of names")
+    names = tuple(value)
     for name in names:
         _check_name(field, name, 512)
         if field.endswith("lookup_attributes") and name in RESERVED_FIELDS:
-            raise ConfigurationError(f"{field}: {name!r} is a job's own, and cannot be looked up")
+            raise ConfigurationError(f"{field}: {name!r} is a reserved field of a job; choose another name")
     return names
 
 

@@ -8,7 +8,7 @@ flow_jobs      the jobs of flows; a step without a row here belongs to a deleted
 flow_lookups   attributes for finding jobs
 flow_limits    number of jobs that a limiter has admitted in its window
 flow_lists     attributes too long for every step: the parameters of a parent's children
-flow_waits     jobs that a limiter makes wait; those that do not return expire
+flow_waits     jobs that wait for a limiter; a job that does not return expires
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOW_KEY_PREFIX = "flow:"
 PARKED_FLAG = "parked"
 """The flag of a step that waits for its children."""
 CHILD_ID_PREFIX_FIELD = "waits_for"
-"""Field of its payload with the prefix of its children's ids. Hexadecimal digits follow the prefix."""
+"""The field of a parked step's payload with the prefix of its children's ids. Hexadecimal digits follow the prefix."""
 MIN_WAIT_SECONDS = 0.001
 WAITER_TIMEOUT_SECONDS = 60.0
 """Time, in addition to a window, after which a waiting job that has not returned no longer counts."""
@@ -48,7 +48,7 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentWakeup(StrEnum):
-    """The result of waking a parent."""
+    """The result of a request to wake a parent."""
 
     WOKEN = "woken"
     """The parent is due now."""
@@ -65,9 +65,9 @@ class RateLimitRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     limiter: str
     part: str
-    """Each part has a reservoir of its own."""
+    """The value of the limiter's ``group_by``. Each part has its own reservoir."""
     holder: str
-    """The requester. A waiting holder is recognized when it returns."""
+    """The job that makes the request. A waiting holder is recognized when it returns."""
     reservoir: int
     interval: float
     """Seconds."""
@@ -149,14 +149,14 @@ class FlowTables(Protocol):
 
 
 class RateLimitReply(NamedTuple):
-    """The state of one part of a limiter, and the time that the holder must wait."""
+    """The state of one part of a limiter, and the seconds for which the holder must wait."""
 
     slot: int
     """The window, in intervals since the epoch."""
     calls: int
     """Jobs that have passed in the window."""
     following: int
-    """The next ticket for a later window; each window has as many as the reservoir, numbered from the epoch on."""
+    """The next ticket for a later window. A window has as many tickets as the reservoir, numbered since the epoch."""
     wait: float = 0.0
     """Seconds to wait; 0 if the job passes."""
 
@@ -169,8 +169,8 @@ def is_step(task: str, key: str | None) -> bool:
 def spend(now: float, previous: RateLimitReply, request: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
     """Return the state of a limiter after one more request at ``now`` (seconds).
 
-    ``came_back`` means that the holder has waited before. An overdue holder passes as soon as a window has room,
-    and takes a new ticket otherwise, so that each later window is filled. A new holder does not pass while others wait.
+    ``came_back`` means that the holder has waited before. Such a holder passes as soon as a window has room, and takes
+    a new ticket otherwise, so that each later window is filled. A new holder does not pass while others wait.
     """
     window = max(previous.slot, int(now // request.interval))
     calls = previous.calls if previous.slot == window else 0

@@ -154,7 +154,7 @@ def _check(handler_object: object) -> None:
         if name in _SYNCHRONOUS_HOOKS and inspect.iscoroutinefunction(hook):
             raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {expected}")
         if inspect.isasyncgenfunction(hook) or inspect.isgeneratorfunction(hook):
-            raise ConfigurationError(f"handler: its {name} yields, and is no hook; write async def {expected}")
+            raise ConfigurationError(f"handler: its {name} is a generator; remove its yield: async def {expected}")
         if name not in _SYNCHRONOUS_HOOKS and _is_synchronous(handler_object, hook):
             raise ConfigurationError(
                 f"handler: its {name} is a plain def, which would block the loop: write async def {expected}, and call"
@@ -195,12 +195,14 @@ def _accepts(hook: Callable[..., object], number: int) -> bool:
 
 
 class ChildCrashed(Exception):
-    """Raised by an isolating handler: the child process died before it reported the outcome."""
+    """The child process of a suspect died before it reported the outcome."""
 
 
 class ChildUnable(Exception):
-    """Raised by an isolating handler: the child process could not start the job (no store, or no such task). The job
-    is returned without using an attempt."""
+    """The child process of a suspect could not start the job (no store, or no such task).
+
+    The job is returned to the queue without using an attempt.
+    """
 
 
 Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]

@@ -1,7 +1,7 @@
 """Options: their declaration for every source (keyword, flag, variable, key of a file), and the options of a worker.
 
 A field of an options struct is ``Annotated[type, Seconds("…")]``. An option reads values from Python (``read``) and
-text (``parse``), which may have a higher minimum. Both raise ValueError with a phrase that says what is allowed.
+from text (``parse``), which may have a higher minimum. Both raise ValueError with the allowed values.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def said_default(self) -> str:
-        """The default as text for people; empty without one."""
+        """The default as displayed text; empty without one."""
         return self.unset or self.say(self.default)
 
     def read(self, value: Any) -> Any:
@@ -259,16 +259,16 @@ def options_of(declaring: type) -> Mapping[str, Option]:
     defaults: Mapping[str, Any] = {}
     if issubclass(declaring, msgspec.Struct):
         defaults = dict(zip(declaring.__struct_fields__[::-1], declaring.__struct_defaults__[::-1], strict=False))
-    found = {}
+    options = {}
     for field, annotated in get_type_hints(declaring, include_extras=True).items():
-        type_of, *about = get_args(annotated) or (annotated,)
-        for option in about:
+        field_type, *metadata = get_args(annotated) or (annotated,)
+        for option in metadata:
             if isinstance(option, Option):
-                may_be_none = NoneType in get_args(type_of)
-                found[field] = msgspec.structs.replace(
+                may_be_none = NoneType in get_args(field_type)
+                options[field] = msgspec.structs.replace(
                     option, field=field, default=defaults.get(field), may_be_none=may_be_none
                 )
-    return MappingProxyType(found)
+    return MappingProxyType(options)
 
 
 def read_fields(struct: msgspec.Struct) -> list[str]:
@@ -291,10 +291,11 @@ def problem_text(name: str, error: ValueError) -> str:
 
 def parse_word(value: str, words: Iterable[str]) -> str:
     """Return the matching word, in any case. Raises ValueError."""
-    for word in (known := tuple(words)):
+    allowed = tuple(words)
+    for word in allowed:
         if word.lower() == value.strip().lower():
             return word
-    raise ValueError(f"{value!r} given, must be one of {', '.join(known)}{hint(value, known)}")
+    raise ValueError(f"{value!r} given, must be one of {', '.join(allowed)}{hint(value, allowed)}")
 
 
 def parse_integer(value: str) -> int:
@@ -325,7 +326,7 @@ DEFAULT_LEASE_SECONDS = 30.0
 MIN_INTERVAL_SECONDS = 0.001
 """Minimum of a poll interval or a timeout in text. With less the worker would do nothing else."""
 MIN_MEMORY_BYTES = 16 * 2**20
-"""Python alone uses that much; a smaller number probably lacks its unit."""
+"""Python alone uses this much; a smaller number probably lacks its unit."""
 MIN_LEASE_SECONDS = 1.0
 """With a shorter lease, a short pause of the machine would count as a lost worker."""
 
@@ -336,15 +337,15 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     name: Annotated[
         str | None,
         Text(
-            "The worker's identity.",
-            unset="host, pid and a random boot id, or what a supervisor chose",
+            "The worker's name.",
+            unset="host, pid and a random id, or the supervisor's choice",
             check=one_line,
             on="python",
         ),
     ] = None
     tasks: Annotated[
         tuple[str, ...] | None,
-        Names("Claim only these.", unset="all", check=_check_tasks, on="python"),
+        Names("Claim only jobs of these tasks.", unset="all", check=_check_tasks, on="python"),
     ] = None
     queues: Annotated[
         tuple[str, ...] | None,
@@ -359,20 +360,20 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     exclude_queues: Annotated[
         tuple[str, ...],
         Names(
-            "Leave jobs of these queues alone. Several: as above.",
+            "Do not claim jobs of these queues. Several: as above.",
             short=("--exclude-queue",),
             metavar="QUEUE",
             check=_check_excluded_queues,
         ),
     ] = ()
     concurrency: Annotated[
-        int, IntegerOption("How many jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
+        int, IntegerOption("Number of jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
     ] = 4
     poll_interval: Annotated[
         float | None,
         Seconds(
-            "How often to look for jobs without being woken, in milliseconds or as a phrase (2s).",
-            unset="2000, stretched to 10000 while wake-ups are heard",
+            "Interval of polls for jobs without a wake-up, in milliseconds or as a phrase (2s).",
+            unset="2000, or 10000 while wake-ups arrive",
             typed_least=MIN_INTERVAL_SECONDS,
             metavar="MS",
             unit="ms",
@@ -381,17 +382,17 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     lease: Annotated[
         float,
         Seconds(
-            "After how long without a heartbeat a worker counts as dead and its jobs come back.",
+            "Time without a heartbeat after which a worker counts as lost and its jobs are reset.",
             least=MIN_LEASE_SECONDS,
         ),
     ] = DEFAULT_LEASE_SECONDS
     heartbeat_interval: Annotated[
-        float | None, Seconds("How often leases are renewed.", unset="a third of the lease", on="python")
+        float | None, Seconds("Interval of renewals of the leases.", unset="a third of the lease", on="python")
     ] = None
     grace: Annotated[
         float,
         Seconds(
-            "How long running jobs may take to end when the worker is asked to stop.",
+            "Time for running jobs to end when the worker stops.",
             unset="25s; with --preset service as long as --timeout",
             least=0,
         ),
@@ -399,7 +400,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     timeout: Annotated[
         float | None,
         Seconds(
-            "How long one attempt may take, where its task does not say.",
+            "Time limit of one attempt, unless its task sets one.",
             unset="no limit",
             typed_least=MIN_INTERVAL_SECONDS,
         ),
@@ -407,14 +408,13 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     backoff: Annotated[
         AnyBackoff,
         BackoffOption(
-            f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS_BY_NAME)}.",
-            metavar="NAME",
+            f"Delay between attempts, unless the task sets it: {', '.join(BACKOFFS_BY_NAME)}.", metavar="NAME"
         ),
     ] = natural
     forbidden_flags: Annotated[
         tuple[str, ...] | Flags,
         Names(
-            "Leave jobs alone that have one of these flags. Several: repeated, or with commas between them.",
+            "Do not claim jobs with any of these flags. Several: repeated, or with commas between them.",
             short=("--forbidden-flag",),
             metavar="FLAG",
             check=_check_flags,
@@ -424,7 +424,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     app_version: Annotated[
         str | None,
         Text(
-            "The version of the application: people see which workers have it, and when it came up.",
+            "The version of the application, which is listed with its workers and the time of its first start.",
             unset="not known",
             check=_app_version,
         ),
@@ -432,15 +432,15 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     fair: Annotated[
         bool,
         Switch(
-            "Let tasks take turns, so that none waits behind the flood of another; without it all jobs stand in one"
-            " line by priority and run time."
+            "Let tasks take turns, so that many jobs of one task do not delay the others. Without it, all jobs are"
+            " claimed in the order of priority and run time."
         ),
     ] = False
     once: Annotated[bool, Switch("Run until nothing is due, then end.")] = False
     look_ahead: Annotated[
         int,
         IntegerOption(
-            "Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never.",
+            "Maximum number of jobs to claim ahead of free slots, limited to 250 ms of work; 0: none.",
             least=0,
             on="python",
         ),
@@ -448,8 +448,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     max_jobs: Annotated[
         int | None,
         IntegerOption(
-            "Start so many jobs, and end when the last of them has ended; with --processes another process takes its"
-            " place.",
+            "Number of jobs after which the worker ends; with --processes another process replaces it.",
             most=1_000_000_000,
             unset="no limit",
         ),
@@ -457,7 +456,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     max_age: Annotated[
         float | None,
         Seconds(
-            "Claim nothing new after this time, and end when nothing runs any more, as above.",
+            "Age at which the worker stops claiming and ends, as above, when no job runs.",
             unset="no limit",
             typed_least=1.0,
         ),
@@ -465,7 +464,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     max_memory: Annotated[
         int | None,
         Size(
-            "Claim nothing new while the process uses more memory (512MB, 1GiB), and end when nothing runs, as above.",
+            "Memory of the process (512MB, 1GiB) above which the worker stops claiming and ends, as above, when no job"
+            " runs.",
             unset="no limit",
             least=MIN_MEMORY_BYTES,
         ),
@@ -473,17 +473,17 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     sweep_interval: Annotated[
         float,
         Seconds(
-            "How often to look for dead workers' jobs while working, and for a lease after that; six times rarer when"
-            " idle.",
+            "Interval of searches for jobs of lost workers, while jobs run and for one lease after that; six times as"
+            " long when idle.",
             on="python",
         ),
     ] = 5.0
 
     def __post_init__(self) -> None:
         problems = read_fields(self)
-        # The store's terms may replace a default lease: ``under`` checks that one.
-        own = not problems and self.lease != DEFAULT_LEASE_SECONDS
-        if own and (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
+        # The store's terms may replace a default lease; ``under`` checks that one.
+        has_own_lease = not problems and self.lease != DEFAULT_LEASE_SECONDS
+        if has_own_lease and (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
             problems.append(problem)
         if not problems and self.queues is not None and not set(self.queues).difference(self.exclude_queues):
             problems.append("queues, exclude_queues: every queue is excluded; name others")
@@ -492,7 +492,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 
     @property
     def every_beat(self) -> float:
-        """Seconds between two renewals of one lease."""
+        """The interval of renewals of one lease, in seconds."""
         return self.heartbeat_interval if self.heartbeat_interval is not None else self.lease / 3
 
     def under(self, terms: Terms | None) -> WorkerOptions:
@@ -503,21 +503,21 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             return self
         if terms.backoff is not None and self.backoff is not natural:
             raise ConfigurationError(
-                "backoff: on this store a failed record waits as the store's own options say (a table's: retry_after); "
-                "say it there, or for single records in the handler's policy"
+                "backoff: on this store the store's own options set the delay of a retry (for a table: retry_after);"
+                " set it there, or for single records in the handler's policy"
             )
         beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
         if terms.cancel_interval is not None:
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
         if beat is not None and (problem := heartbeat_problem(beat, terms.lease, "stalled_max_age")) is not None:
             raise ConfigurationError(problem)
-        settled = copy(self)  # not replace(): a store's terms may have a shorter lease than worker options allow
-        msgspec.structs.force_setattr(settled, "lease", terms.lease)
-        msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
-        return settled
+        options = copy(self)  # not replace(): a store's terms may have a shorter lease than worker options allow
+        msgspec.structs.force_setattr(options, "lease", terms.lease)
+        msgspec.structs.force_setattr(options, "heartbeat_interval", beat)
+        return options
 
     def poll(self, *, is_listening: bool) -> float:
-        """Seconds between two polls of an idle worker."""
+        """Return the seconds between two polls of an idle worker."""
         if self.poll_interval is not None:
             return self.poll_interval
         return LISTENING_POLL_SECONDS if is_listening else 2.0

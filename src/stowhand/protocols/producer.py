@@ -26,17 +26,17 @@ class Enqueuer(Protocol):
         """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number of jobs in one transaction, streamed. Return their ids in the order given."""
+        """Enqueue any number of jobs in one transaction, streamed. Return their ids in the order of the jobs."""
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """Enqueue jobs in one transaction. Return the jobs in the order given. Meant for hundreds of jobs."""
+        """Enqueue jobs in one transaction. Return them in the same order. Meant for hundreds of jobs."""
 
 
 class Producer(Enqueuer, Protocol):
     """Enqueueing, and reading one job."""
 
     async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
+        """Return a job, live or in the history; ``None`` without such a job."""
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the last ten failed attempts of a job, in the order of their ends."""
@@ -106,7 +106,7 @@ class JobsOnConnection(Protocol):
         """Enqueue a job on the library's connection. The job exists if and only if its owner commits."""
 
     def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
+        """Return a job, live or in the history; ``None`` without such a job."""
 
     def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the last ten failed attempts of a job."""

@@ -8,7 +8,7 @@ operate        Operator       pause queues and tasks, purge (operator.py)
 timetable      Timetable      recurring jobs: the known items, and the ledger of their ticks
 schema         Schema         install, check, plan, uninstall
 settings       Settings       what the schema keeps for all programs
-connections    Connections    for a task's own statements
+connections    Connections    connections for a task's own statements
 flows          FlowTables     the tables of flows (flow_tables.py)
 notices        Notices        notifications of the store
 results        Results        wait for the end of jobs (producer.py)
@@ -211,13 +211,12 @@ class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to waiting or failed jobs. ``None`` leaves a field unchanged; 0 is 0."""
 
     run_at: datetime | None = None
-    """Aware."""
+    """An aware datetime."""
     priority: int | None = None
     attempts: int | None = None
-    """Limited to the job's ``max_attempts``. A waiting job with that number fails; a failed one below it waits."""
+    """Limited to the job's ``max_attempts``. A waiting job that has reached it fails; a failed job below it waits."""
     max_attempts: int | None = None
     queue: str | None = None
-    """The class of work."""
 
 
 class Administrator(Protocol):
@@ -328,12 +327,12 @@ class Timetable(Protocol):
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """Register (identifier, spec) pairs; a known item keeps its times and takes the new spec.
 
-        Returns, in the order given, known items as they were *before*, and new ones as they are now (last_tick
-        ``None``).
+        Returns the items in the order of the call: known items as they were *before*, and new ones as they are now
+        (``last_tick`` is ``None``).
         """
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
-        """Enter the ticks into the ledger and enqueue their jobs, in one transaction; each tick at most once ever."""
+        """Add the ticks to the ledger and enqueue their jobs, in one transaction; each tick at most once ever."""
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
         """Record that a live scheduler has these items. Unknown items are ignored."""

@@ -33,8 +33,8 @@ MAX_MICROSECONDS = 253402300799999999
 """The last microsecond of the year 9999."""
 LIVE_STATES = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY_STATES = (State.COMPLETED, State.CANCELED)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ONE_MICROSECOND = timedelta(microseconds=1)
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
@@ -131,26 +131,26 @@ def parse_position(wanted: Search) -> SearchPosition:
     parts = wanted.position.split(".")
     if len(parts) != (5 if wanted.by_failure else 4) or not all(part.isascii() and part.isdigit() for part in parts):
         raise _invalid_position(wanted.position)
-    table, job_id, looked_at, matches, *at = (int(part[:20]) for part in parts)
-    if max(job_id, looked_at, matches) > MAX_INT64 or max(at, default=0) > MAX_MICROSECONDS or table > 1:
+    table, job_id, examined_rows, matches, *failed_at = (int(part[:20]) for part in parts)
+    if max(job_id, examined_rows, matches) > MAX_INT64 or max(failed_at, default=0) > MAX_MICROSECONDS or table > 1:
         raise _invalid_position(wanted.position)
     return SearchPosition(
         in_history=table == 1,
         id=job_id,
-        failed_at=at[0] if at else None,
-        examined_rows=looked_at,
+        failed_at=failed_at[0] if failed_at else None,
+        examined_rows=examined_rows,
         matches=matches,
     )
 
 
 def to_microseconds(time: datetime) -> int:
     """Return the microseconds since 1970."""
-    return (time - _EPOCH) // _MICROSECOND
+    return (time - _UNIX_EPOCH) // _ONE_MICROSECOND
 
 
 def from_microseconds(micros: int) -> datetime:
     """Return the time of microseconds since 1970."""
-    return _EPOCH + timedelta(microseconds=micros)
+    return _UNIX_EPOCH + timedelta(microseconds=micros)
 
 
 def first_line(error: str | None) -> str | None:
@@ -159,4 +159,4 @@ def first_line(error: str | None) -> str | None:
 
 
 def _invalid_position(text: str) -> InvalidJob:
-    return InvalidJob(f"position: {text[:100]!r} is not a position of such a search; leave it out")
+    return InvalidJob(f"position: {text[:100]!r} is not a position of this search; leave it out")

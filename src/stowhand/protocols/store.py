@@ -1,10 +1,10 @@
-"""The protocols between a worker and the place where its jobs are kept. (Those of a queue store: queue_store.py.)
+"""The protocols between a worker and the store of its jobs. (Those of a queue store are in queue_store.py.)
 
-    Store         claim, settle, wait: what a worker's loop needs    (the loop's own connections)
-    Heartbeats    beat, release, reset: what keeps leases valid      (a loop in another thread, a connection of its own)
+    Store         claim, settle, wait: the calls of a worker's loop         (on the loop's own connections)
+    Heartbeats    beat, release, reset: the calls that keep leases valid    (in another thread, on its own connection)
 
-Claims and settlements are batches: throughput comes from there. Every write after a claim is guarded by the *pair*
-(id, token); a write whose pair is no longer valid changes nothing and reports it.
+Claims and settlements are batches, for throughput. Every write after a claim is guarded by the *pair* (id, token). A
+write whose pair is no longer valid changes nothing and reports it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ R = TypeVar("R")
 
 
 class Claim(msgspec.Struct, Generic[R], frozen=True):
-    """A record under a lease, with the facts that ``lifecycle`` needs to judge its attempt."""
+    """A record under a lease, with the values that ``lifecycle`` needs to settle its attempt."""
 
     lease: Lease
     record: R
     task: str
     attempts: int
-    """The attempt that this claim began: 1, 2, …"""
+    """The number of the attempt that this claim started: 1, 2, …"""
     max_attempts: int
     serial: str | None = None
     resets: int = 0
-    """How often a worker has died while running it since an attempt was last recorded."""
+    """How often a worker was lost while running the record, since the last recorded attempt."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +58,17 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
     """Seconds until the store may give the jobs to another worker."""
     tasks: tuple[str, ...] | None = None
-    """Only these; ``None``: any. A task that the worker does not have is never claimed."""
+    """Claim only jobs of these tasks; ``None``: of any."""
     forbidden_flags: tuple[str, ...] = ()
     queues: Queues = ALL_QUEUES
-    """Only jobs of these. Stores of records without queues ignore it."""
+    """Claim only jobs of these queues. Stores of records without queues ignore it."""
     suspects: bool = False
-    """Only jobs reset twice or more, instead of only the others."""
+    """True: claim only suspects (jobs with two or more resets). False: claim only other jobs."""
     conditions: tuple[Any, ...] = ()
-    """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
+    """Conditions that all must hold: ``Where``, ``Sql``, or expressions of the store's driver. A store that supports
+    none raises ConfigurationError."""
     own_leases: tuple[Lease, ...] | None = None
-    """The leases that the worker renews: if nothing is due, ``Store.foreign`` reports the others. ``None``: no need."""
+    """The leases that the worker renews. If no job is due, ``Store.foreign`` reports others. ``None``: no report."""
 
 
 class Verdict(StrEnum):
@@ -75,51 +76,51 @@ class Verdict(StrEnum):
 
     SETTLED = "settled"
     ALREADY_SETTLED = "already settled"
-    """A repeat of a settlement whose reply was lost. As good as settled."""
+    """An earlier call, whose reply was lost, has recorded this settlement. Equivalent to settled."""
     LOST = "lost"
     """The lease is no longer valid; nothing was changed."""
     BUSY = "busy"
-    """Another open transaction locks the row; the lease is valid. Try this one again."""
+    """Another open transaction locks the row; the lease is valid. The caller must retry this settlement."""
     UNKNOWN = "unknown"
-    """A repeat after a cut connection found no trace of the first call. Counted; never reported as a success."""
+    """A repeated call found no trace of the first one, whose reply was lost. Counted; never reported as a success."""
     UNWRITTEN = "unwritten"
-    """The store refuses to write it; nothing was changed. Stores reply with ``RefusedSettlement``, with the reason."""
+    """The store refused the settlement; nothing was changed. Stores reply with ``RefusedSettlement`` and the reason."""
 
 
 class RefusedSettlement(msgspec.Struct, frozen=True):
-    """The database refuses to write this settlement (a CHECK, a trigger, a value that it cannot hold).
+    """The database refuses to write this settlement (a CHECK, a trigger, a value that it cannot store).
 
-    Nothing was changed, and the lease is still valid. The worker decides what is settled instead: stores never decide.
+    Nothing was changed, and the lease is still valid. The worker, not the store, decides what is settled instead.
     """
 
     reason: str
 
 
 Reply = Verdict | Settlement | RefusedSettlement
-"""A store's answer to one settlement. A ``Settlement`` is what the store recorded instead of the requested one."""
+"""A store's reply to one settlement. A ``Settlement`` is the one that the store has recorded instead."""
 
 
 class RecordedSettlement(msgspec.Struct, frozen=True):
     """The settlement that a store has recorded, with its verdict.
 
-    Events, metrics, throughput, the audit and HTTP replies report a settlement from this alone. It may differ from what
+    Events, metrics, throughput, the audit and HTTP replies use only this value. It may differ from the settlement that
     was sent.
     """
 
     verdict: Verdict
     settlement: Settlement | None = None
-    """As recorded; its ``then`` are the jobs that were enqueued with it. ``None``: nothing was recorded."""
+    """The recorded settlement, with the jobs that were enqueued with it (``then``). ``None``: nothing was recorded."""
     reason: str = ""
     """The reason, if the store refused to write the settlement."""
 
     @classmethod
     def of(cls, sent: Settlement, reply: Reply) -> RecordedSettlement:
-        """The meaning of a store's reply."""
+        """Return the settlement that a store's reply reports."""
         match reply:
             case Settlement():
                 return cls(Verdict.SETTLED, reply)
-            case RefusedSettlement(why):
-                return cls(Verdict.UNWRITTEN, reason=why)
+            case RefusedSettlement(reason):
+                return cls(Verdict.UNWRITTEN, reason=reason)
             case Verdict.SETTLED | Verdict.ALREADY_SETTLED:
                 return cls(reply, sent)
             case _:
@@ -127,35 +128,35 @@ class RecordedSettlement(msgspec.Struct, frozen=True):
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: pairs (job id, token), never ids alone. A pair that is in no set was renewed."""
+    """The reply to a heartbeat: pairs (job id, token), never ids alone. A pair that is in no set was renewed."""
 
     lost: frozenset[Pair] = frozenset()
     canceled: frozenset[Pair] = frozenset()
-    """Renewed; its cancellation was requested."""
+    """Renewed leases of jobs with a cancellation request."""
     busy: frozenset[Pair] = frozenset()
-    """Valid, but locked by another open transaction: not renewed."""
+    """Valid leases that were not renewed, because another open transaction locks their rows."""
     refused: frozenset[Pair] = frozenset()
-    """Valid, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
+    """Valid leases that the database refuses to renew, so they will expire (``Heartbeats.refused`` has the reasons)."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
-    """The database refuses to change one job; the others of the call are not affected."""
+    """The database refuses to change one job; the other jobs of the call are not affected."""
 
     job_id: JobId
     operation: str
-    """beat, release, reset."""
+    """``beat``, ``release`` or ``reset``; for a table also ``cancel``."""
     reason: str
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """The state of *foreign* leases: those that the calling worker does not renew, including its own orphans."""
+    """The state of *foreign* leases: all that the calling worker does not renew, even if they have its name."""
 
     has_expired: bool = False
-    """At least one expired more than the slack ago, so there is a job to reset."""
+    """Whether a lease has been expired for longer than the slack, so that there is a job to reset."""
     expires_in: float | None = None
-    """Seconds until the next one has been expired for the slack; ``None``: there is no other lease."""
+    """Seconds until the next lease has been expired for the slack; ``None`` without another lease."""
     none_expired: bool = False
-    """In the answer of a claim: none is late, so the heartbeats need not look. Unset, it does not say."""
+    """In the reply of a claim: no lease has expired, so the heartbeats need not check. False: not known."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,43 +167,43 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_interval: float | None = None
     """The default; the worker's own option takes precedence."""
     cancel_interval: float | None = None
-    """Seconds after which a running handler hears of a cancellation, at most: heartbeats are never rarer than that."""
+    """Maximum seconds until a running handler is notified of a cancellation. Heartbeats are at least as frequent."""
     backoff: AnyBackoff | None = None
     """The default; the handler's policy takes precedence."""
     polls: bool = False
-    """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""
+    """True if the store sends no wake-ups by design, so that workers poll it without a report."""
 
 
 PART_OPERATIONS = {
-    "jobs": "enqueueing jobs, and looking at one",
+    "jobs": "enqueueing jobs, and reading one",
     "transactions": "enqueueing inside a transaction of yours",
-    "inspect": "looking at jobs",
+    "inspect": "reading jobs",
     "admin": "acting on jobs",
     "operate": "pausing and purging",
     "timetable": "scheduling recurring jobs (a crontab)",
-    "schema": "installing and examining a schema",
+    "schema": "installing and checking a schema",
     "settings": "a default for jobs that SQL enqueues",
     "connections": "lending a connection",
     "flows": "working on a flow",
-    "notices": "reporting what it hears",
+    "notices": "reporting notifications and warnings",
     "results": "waiting for the end of a job",
 }
-"""By part, which a store may offer beyond what a worker needs (queue_store.py): what is asked for."""
+"""The operation that needs each part (queue_store.py), for messages about an absent part."""
 PART_NAMES = tuple(PART_OPERATIONS)
 
 
 class SettleAndClaim(Protocol):
-    """Settling that claims in the same transaction."""
+    """Function that settles and claims in the same transaction."""
 
     async def __call__(
         self, batch: Sequence[tuple[Lease, Settlement]], request: ClaimRequest
     ) -> tuple[Sequence[Reply], Sequence[Claim[Any]]]:
         """Settle as ``Store.settle`` does, and claim the next job of each serial key that this call frees.
 
-        The claim uses the request's token. Nothing is claimed for a serial key that is paused or whose holder this call
-        did not settle, or while a more urgent job is due. A claim that cannot be written leaves the settlements as they
-        are. Raises StoreUnreachable when the outcome is unknown: the caller abandons the token, then repeats
-        ``Store.settle``.
+        The claim uses the request's token. Nothing is claimed for a serial key that is paused or whose running job this
+        call did not settle, or while a more urgent job is due. If the claim cannot be written, the settlements are
+        recorded nevertheless. Raises StoreUnreachable when the outcome is unknown: the caller abandons the token, then
+        repeats ``Store.settle``.
         """
 
 
@@ -210,17 +211,17 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Capabilities that a store declares. They never change."""
 
     rations: bool = False
-    """A claim may return fewer jobs than its limit though more are due."""
+    """Whether a claim may return fewer jobs than its limit although more are due."""
     lent: bool = False
-    """The jobs are on a server, which also owns the schema and schedules cron items."""
+    """Whether the jobs are on a server, which also owns the schema and schedules recurring jobs."""
     table: str | None = None
-    """The table whose records these are; ``None``: they are jobs."""
+    """The name of a user's table, if the store is one; ``None``: a store of jobs."""
     has_queues: bool = False
-    """Each record is in a queue (``jobs/queues.py``), and a claim of some queues takes no other."""
+    """Whether each record is in a queue (``jobs/queues.py``), by which claims can choose."""
     settle_and_claim: SettleAndClaim | None = None
-    """Passes a serial key from one job to its next without a claim of its own; ``None``: each is claimed."""
+    """Settles jobs, and claims the next jobs of their serial keys in the same call; ``None`` if it cannot."""
     absent: Mapping[str, str] = {}
-    """By each part (queue_store.py) that is ``None``: why, and what to do instead."""
+    """By name of each part (queue_store.py) that is ``None``, the reason, and what to do instead."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "absent", MappingProxyType(dict(self.absent)))
@@ -251,65 +252,75 @@ class Store(Protocol[R]):
         """Move up to ``limit`` due jobs to processing, in the order (priority, run_at, id)."""
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how jobs left processing; replies in the order of the batch.
+        """Record the outcomes of attempts. Return the replies in the order of the batch.
 
-        One settlement never fails another: for a job that the store cannot write, the reply is ``RefusedSettlement``
-        with the reason. Only the row knows that its cancellation was requested or that its key is gone: then the reply
-        is the settlement that was written instead. ``repeat``: an earlier call had no reply, so *no trace* means
-        UNKNOWN and not LOST.
-        Raises StoreUnreachable when the outcome of the call is not known; the same call may be repeated.
+        A settlement never fails because of another: for a job that the store cannot write, the reply is
+        ``RefusedSettlement`` with the reason. If the row has a cancellation request or has lost its key, the store may
+        record another settlement, which is then the reply.
+
+        Args:
+            batch: Leases and their settlements.
+            repeat: An earlier call had no reply, so a job without a trace is UNKNOWN, not LOST.
+
+        Raises:
+            StoreUnreachable: The outcome of the call is not known. The same call may be repeated.
+
         """
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Seconds until the earliest waiting job of these tasks and queues is due (0 if one is), or any job expires,
-        for a claim to cancel it; ``None`` if there is neither."""
+        """Return the seconds until the earliest waiting job of these tasks and queues is due; 0 if one is due.
+
+        The expiry of any job counts too, because a claim cancels expired jobs. ``None`` without any such job.
+        """
 
     def foreign(self) -> Foreign | None:
-        """The foreign leases seen when a claim with ``own_leases`` found nothing and ``next_due`` was called after it.
+        """Return the foreign leases that ``next_due`` read after a claim with ``own_leases`` had found nothing.
 
-        Each answer is returned once; ``None`` where there is none, or where the store leaves this to its
-        ``Heartbeats``. Counted with ``lifecycle.slack``; ``late`` is never set: leases that are past would hurry every
-        idle worker in vain.
+        Each answer is returned once; ``None`` without an answer, or if the store leaves this to its ``Heartbeats``.
+        Leases expire after ``lifecycle.slack``. ``has_expired`` is never set: every idle worker would check at once.
         """
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when there may be new work, False after ``timeout`` seconds. A hint: workers poll besides."""
+        """Return True when there may be new work, False after ``timeout`` seconds. A hint: workers also poll."""
 
     @property
     def is_listening(self) -> bool:
-        """Wake-ups are known to arrive at present (a listening connection has answered), so polls may be rarer."""
+        """Whether wake-ups are known to arrive (a listening connection has answered), so that polls may be rarer."""
 
     def heartbeats(self) -> Heartbeats:
-        """Return heartbeats with a connection of their own, which the first call opens on the calling loop."""
+        """Return heartbeats with their own connection, which the first call opens on the calling loop."""
 
 
 class Heartbeats(Protocol):
-    """Calls that keep leases valid while the worker's loop is busy. They run on another loop, in a thread of its own.
+    """Calls that keep leases valid while the worker's loop is busy. They run on another loop in their own thread.
 
-    One call at a time, each bounded; it may block that thread. Every method raises StoreUnreachable, and is harmless
-    when it was cancelled or its reply was lost, and when it is repeated.
+    There is one call at a time, each with a time limit; it may block its thread. Every method raises StoreUnreachable.
+    Repeated and cancelled calls, and calls whose reply was lost, do no harm.
     """
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew these leases for ``lease`` seconds from now, by the store's clock."""
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent: queued, due at once, attempts − 1, nothing else. Returns the busy ones: try again."""
+        """Return jobs to the queue without using an attempt: queued, due at once, attempts − 1.
+
+        Returns the leases of jobs that other transactions lock. The caller must release these again.
+        """
 
     async def abandon(self, token: str) -> bool:
-        """Let this token claim nothing more, and hand back its jobs. False: some of them are busy, try again."""
+        """Let this token claim nothing more, and release its jobs. False: some are locked, so repeat the call."""
 
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
-        """Find leases other than ``own_leases``; one query if none. ``None``: only ``reset_stalled`` can find them."""
+        """Return the state of leases other than ``own_leases``. ``None``: only ``reset_stalled`` can find them."""
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again as long as it returns any."""
+        """Reset jobs whose lease expired more than ``slack`` seconds ago. Called again until it returns none."""
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back at once all jobs of this worker: its supervisor saw it die."""
+        """Reset all jobs of this worker at once, because its supervisor has found it dead."""
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Take back this one job: the child that ran it died."""
+        """Reset this job, because the child process that ran it has died."""
 
     def refused(self) -> Sequence[RefusedChange]:
         """Return the changes that the database refused since the last call. Each job appears once per kind of call."""
@@ -318,25 +329,27 @@ class Heartbeats(Protocol):
         """Raise SchemaTooNew if the schema has been upgraded beyond what this version supports."""
 
     async def check_writable(self) -> None:
-        """Raises StoreUnreachable where nothing can be written at present, as far as that can be seen without a change
-        or a round trip: a full disk below a file."""
+        """Raise StoreUnreachable if the store cannot be written now, such as a file on a full disk.
+
+        It makes neither a change nor a round trip.
+        """
 
     async def maintain(self) -> None:
-        """Prune the history and all else that must stay bounded. Cheap when there is nothing to do."""
+        """Prune the history and other data of limited size. Cheap when there is nothing to prune."""
 
     async def close(self) -> None:
-        """Close the connection, on the loop of the calls. Nothing to do where none was made."""
+        """Close the connection, if there is one, on the loop of the calls."""
 
 
 @runtime_checkable
 class CancellationFinder(Protocol):
-    """Heartbeats that can look for cancellations between two beats. Raises StoreUnreachable.
+    """Heartbeats that can find cancellation requests between two beats. Raises StoreUnreachable.
 
-    A worker asks after a wake-up while it runs jobs. The call must write nothing: on SQLite a write wakes every worker.
+    A worker calls this after a wake-up while it runs jobs. It must not write: in SQLite a write wakes every worker.
     """
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Return the given leases that are valid and whose jobs have a cancel request."""
+        """Return those of the leases that are valid and whose jobs have a cancellation request."""
 
 
 def check_arguments(store: object, options: object, kind: type[msgspec.Struct]) -> None:
@@ -351,8 +364,8 @@ def check_arguments(store: object, options: object, kind: type[msgspec.Struct]) 
 
 
 def check_store(store: object, protocol: type, option: str) -> None:
-    """Check a store of a user's. Raises ConfigurationError with all that the protocol has and the store has not."""
-    # A property is looked for and not read: it may raise before the store is open.
+    """Raise ConfigurationError if a user's store lacks members of the protocol."""
+    # Do not read properties: they may raise before the store is open.
     absent = [name for name in public_members(protocol) if not (hasattr(type(store), name) or hasattr(store, name))]
     if absent:
         raise ConfigurationError(
@@ -363,7 +376,7 @@ def check_store(store: object, protocol: type, option: str) -> None:
 
 
 def heartbeats_of(store: Store[Any]) -> Heartbeats:
-    """The store's heartbeats. Raises ConfigurationError where a method is missing, or blocking instead of ``async``."""
+    """Return the store's heartbeats. Raises ConfigurationError if a method is missing, or not ``async`` as required."""
     heartbeats = store.heartbeats()
     for name, expected in public_members(Heartbeats).items():
         method = getattr(heartbeats, name, None)
@@ -378,20 +391,22 @@ def heartbeats_of(store: Store[Any]) -> Heartbeats:
 
 
 def public_members(protocol: type) -> dict[str, Any]:
-    """The public methods and properties of a protocol and of those that it extends, by name."""
-    return {name: member for one in reversed(protocol.__mro__) for name, member in vars(one).items() if name[0] != "_"}
+    """Return the public methods and properties of a protocol and of its bases, by name."""
+    return {
+        name: member for base in reversed(protocol.__mro__) for name, member in vars(base).items() if name[0] != "_"
+    }
 
 
 SECONDS_PER_DAY = 86_400.0
 RESERVED_CONNECTIONS = 5
-"""PostgreSQL: connections that one worker process reserves: claims, settlements, listening, heartbeats, and one for
-enqueueing and inspection, which is the pool's own."""
+"""PostgreSQL: connections that one worker process reserves for claims, settlements, listening and heartbeats, and one
+of the pool for enqueueing and inspection."""
 DEFAULT_POOL_SIZE = 10
-"""PostgreSQL: connections of a process at most, by default, unless a worker needs more."""
+"""PostgreSQL: default of the maximum number of connections of a process, unless a worker needs more."""
 
 
 def pool_refusal(option: str, size: int) -> str | None:
-    """Return why a worker cannot work with ``size`` connections, or None. ``option``: the setting, as written."""
+    """Return why a worker cannot work with ``size`` connections; ``None`` if it can. ``option``: the setting's name."""
     least = RESERVED_CONNECTIONS + 1
     if size >= least:
         return None
@@ -402,19 +417,20 @@ def pool_refusal(option: str, size: int) -> str | None:
 
 
 def pool_shortage(option: str, size: int, slots: int) -> str | None:
-    """The warning for a worker whose tasks have fewer connections than it has slots; ``None``: there are enough."""
-    left, most = size - RESERVED_CONNECTIONS, slots + RESERVED_CONNECTIONS
-    if left >= slots:
+    """Return the warning for a worker with fewer connections for tasks than slots; ``None`` if there are enough."""
+    task_connections, needed = size - RESERVED_CONNECTIONS, slots + RESERVED_CONNECTIONS
+    if task_connections >= slots:
         return None
     return (
-        f"{option}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker keeps for itself are"
-        f" {slots} + {RESERVED_CONNECTIONS} = {most}, so tasks have {left} for {slots} jobs. One that finds none free"
-        f" waits, 5 minutes at most, and then goes back unspent; give {most} or more, or leave it out"
+        f"{option}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker reserves are"
+        f" {slots} + {RESERVED_CONNECTIONS} = {needed}, so tasks have {task_connections} for {slots} jobs. A job that"
+        " finds none free waits for at most 5 minutes and is then returned to the queue (attempt not counted);"
+        f" give {needed} or more, or leave it out"
     )
 
 
 def whole(job: NewJob, max_attempts: int | None) -> NewJob:
-    """The job with ``max_attempts``, unless it has a number of its own; ``None``: the schema decides."""
+    """Return the job with this ``max_attempts`` unless it has its own; ``None``: the schema decides."""
     if max_attempts is None:
         return job
     if job.on_failure is not None:
@@ -425,33 +441,33 @@ def whole(job: NewJob, max_attempts: int | None) -> NewJob:
 def batch_with_max_attempts(
     batch: Sequence[tuple[Lease, Settlement]], max_attempts: int | None
 ) -> Sequence[tuple[Lease, Settlement]]:
-    """The same for the jobs that settlements enqueue."""
+    """Return the batch with this ``max_attempts`` in the jobs that settlements enqueue, as by ``whole``."""
     if max_attempts is None:
         return batch
-    return [
-        (
-            lease,
-            one if not one.then else msgspec.structs.replace(one, then=tuple(whole(j, max_attempts) for j in one.then)),
-        )
-        for lease, one in batch
-    ]
+    return [(lease, _with_max_attempts(settlement, max_attempts)) for lease, settlement in batch]
+
+
+def _with_max_attempts(settlement: Settlement, max_attempts: int) -> Settlement:
+    if not settlement.then:
+        return settlement
+    return msgspec.structs.replace(settlement, then=tuple(whole(job, max_attempts) for job in settlement.then))
 
 
 def check_schema_name(text: str) -> str:
-    """A name that PostgreSQL keeps whole: it cuts names at 63 bytes without a word. Raises ValueError."""
+    """Return the name if PostgreSQL does not truncate it: it silently truncates at 63 bytes. Raises ValueError."""
     if not text or "\x00" in text or len(text.encode()) > 63:
-        raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
+        raise ValueError(f"{text!r} is not a schema name; give 1 to 63 bytes")
     return text
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """How a queue store is opened. A store ignores the options that it has no use for; the docs say which."""
+    """Options of a queue store. A store ignores options that it does not use; the docs list them."""
 
     token: Annotated[
         str | None,
         Text(
-            "A lent store (https://…): the worker token that 'stowhand tokens make' showed. Better in the environment:"
-            " other users of the machine see a command line.",
+            "A lent store (https://…): the worker token that 'stowhand tokens make' printed. Prefer the environment:"
+            " other users of the machine can see a command line.",
             metavar="TOKEN",
             on="store",
         ),
@@ -462,9 +478,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     ] = None
     insecure: Annotated[
         bool,
-        Switch(
-            "A lent store: send the token over http:// to another machine, readable to anyone on the way.", on="store"
-        ),
+        Switch("A lent store: send the token over http:// to another machine, where others can read it.", on="store"),
     ] = False
     schema: Annotated[
         str,
@@ -479,7 +493,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     prepared_statements: Annotated[
         bool,
         Switch(
-            "PostgreSQL: for poolers that do not know prepared statements.",
+            "PostgreSQL: for poolers that do not support prepared statements.",
             called="no_prepared_statements",
             negated=True,
             on="store",
@@ -489,34 +503,33 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         object | None,
         Option(
             "PostgreSQL: a `psycopg_pool.AsyncConnectionPool` of the application; enqueueing, inspection and tasks' own"
-            " statements borrow from it. The connections that a worker reserves are made as the pool makes its own.",
+            " statements borrow from it. The connections that a worker reserves are opened with the pool's settings.",
             on="python",
         ),
     ] = None
     pool_size: Annotated[
         int | None,
         IntegerOption(
-            "PostgreSQL: connections of one process at most, opened as they are needed,"
-            f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included: with a worker"
-            f" {RESERVED_CONNECTIONS + 1} or more.",
+            "PostgreSQL: maximum number of connections of one process, opened as needed. It includes the"
+            f" {RESERVED_CONNECTIONS} that a worker reserves, so a worker needs {RESERVED_CONNECTIONS + 1} or more.",
             unset=f"--concurrency + {RESERVED_CONNECTIONS}",
             called="max_pool_size",
             short=("-m",),
             most=20_000,
         ),
     ] = None
-    """``None``: 10, and more where a worker's slots and the reserved ones are more."""
+    """``None``: 10, or the sum of a worker's slots and reserved connections if that is more."""
     listen_url: Annotated[
         str | None,
         Text(
-            "PostgreSQL: a direct connection for LISTEN, when the other goes through a transaction pooler.",
+            "PostgreSQL: a direct connection for LISTEN, if the other one uses a transaction pooler.",
             metavar="URL",
         ),
     ] = None
     max_attempts: Annotated[
         int | None,
         IntegerOption(
-            "How often a job is tried, where neither its enqueuer nor its task says.",
+            "Number of attempts of a job, unless its enqueuer or its task sets it.",
             unset="the schema's own, or 25",
             most=MAX_INT32,
             on="settings",
@@ -525,7 +538,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     history: Annotated[
         float | None,
         Seconds(
-            "How long completed and canceled jobs are kept; none: not at all.",
+            "Time for which completed and canceled jobs are kept; none: not at all.",
             least=0,
             typed_least=1,
             metavar="DURATION",
@@ -535,7 +548,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     failed_retention: Annotated[
         float | None,
         Seconds(
-            "How long failed jobs are kept; handled: until they are retried or removed.",
+            "Time for which failed jobs are kept; handled: until they are retried or removed.",
             least=0,
             typed_least=1,
             metavar="DURATION",
@@ -551,24 +564,24 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         ),
     ] = "FULL"
     read_only: Annotated[
-        bool, Switch("For those who look: whatever is asked of the store, the database refuses to write.", on="python")
+        bool, Switch("Open the store for reading only: the database refuses every write.", on="python")
     ] = False
     read_timeout: Annotated[
-        float, Seconds("With `read_only`: a question that takes longer raises `StoreTooSlow`.", on="python")
+        float, Seconds("With `read_only`: the limit of one read. A longer one raises `StoreTooSlow`.", on="python")
     ] = 5.0
     pinned: Callable[[], datetime] | None = None
-    """Tests only: the store's idea of now."""
+    """For tests only: the store's clock."""
 
     def __post_init__(self) -> None:
         if problems := read_fields(self):
             raise ConfigurationError("; ".join(problems))
 
     def whole(self, job: NewJob) -> NewJob:
-        """The job as it is made through this store: ``max_attempts``, if it has none, is the store's."""
+        """Return the job with the store's ``max_attempts``, unless it has its own."""
         return whole(job, self.max_attempts)
 
     def __repr__(self) -> str:
         # Errors and debuggers print options; a token is a secret, and a URL may hold a password.
-        option = {name: getattr(self, name) for name in self.__struct_fields__}
-        secret = {name: "***" for name in ("token", "listen_url") if option[name] is not None}
-        return f"StoreOptions({', '.join(f'{name}={value!r}' for name, value in (option | secret).items())})"
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        secrets = {name: "***" for name in ("token", "listen_url") if values[name] is not None}
+        return f"StoreOptions({', '.join(f'{name}={value!r}' for name, value in (values | secrets).items())})"

@@ -1,11 +1,11 @@
-"""Throughput: what ended, by minute and task; how long it waited and ran.
+"""Throughput: counts of ended attempts by minute and task, with histograms of waits and run times.
 
-Each worker writes rows of its own, one for each (minute, task), with absolute values: a write that is repeated because
-its reply was lost counts nothing twice. A store adds the rows of a minute up once it has been over for ``OPEN_FOR``
-seconds, and the minutes of two days ago into hours, which it keeps for ninety days.
+Each worker writes its own rows, one for each (minute, task), with absolute values, so that a write that is repeated
+after a lost reply counts nothing twice. ``OPEN_MINUTE_SECONDS`` after the end of a minute, the store adds up its rows.
+After two days it adds up minutes to hours, which it keeps for ninety days.
 
-    ThroughputKeeper     a store's heartbeats: workers write
-    Inspector.throughput people read (queue_store.py)
+    ThroughputKeeper       heartbeats through which workers write
+    Inspector.throughput   reads the counts (queue_store.py)
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ import msgspec
 from stowhand.jobs.histogram import BUCKET_COUNT, Histogram, quantile
 
 MAX_TASKS_PER_MINUTE = 500
-"""Tasks of a minute, or of an hour, that have rows of their own; the others share one."""
+"""Maximum number of tasks with their own rows in a minute or an hour. The other tasks share one row."""
 OTHER_TASKS = ""
-"""The task of that row."""
+"""The task of the shared row."""
 OPEN_MINUTE_SECONDS = 600
-"""Seconds for which a minute that is over may still be written; what comes later is dropped, and counted as late."""
+"""Seconds after its end for which a minute may still be written. Later counts are dropped, and counted as late."""
 MINUTE_RETENTION_SECONDS = 2 * 86_400
-"""Seconds after which minutes become hours."""
+"""Seconds after which minutes are added up to hours."""
 HOUR_RETENTION_SECONDS = 90 * 86_400
 """Seconds for which hours are kept."""
-MINUTE_SECONDS, HOUR_SECONDS = 60, 3600
-"""The lengths of rows, in seconds."""
+MINUTE_SECONDS = 60
+HOUR_SECONDS = 3600
 
 
 class OutcomeCounts(msgspec.Struct):
-    """How many attempts ended, by outcome, as the store recorded them; and how many jobs were reset."""
+    """Numbers of ended attempts by outcome, as the store recorded them, and of reset jobs."""
 
     ok: int = 0
     retry: int = 0
     failed: int = 0
-    """For good; with the jobs that were reset too often."""
+    """Permanently failed jobs, including those that were reset too often, without poison."""
     poison: int = 0
     snoozed: int = 0
     canceled: int = 0
     resets: int = 0
-    """Taken back from workers that died, whatever the job became."""
+    """Jobs that were reset because their workers were lost, whatever their next state."""
     late: int = 0
-    """Ended in some earlier minute, and could not be written before that was closed: in none of the other numbers."""
+    """Attempts of earlier minutes that could not be written before these were closed. No other number includes them."""
     waits: Histogram = {}
-    """How long jobs were due before they were claimed."""
+    """Seconds for which jobs were due before they were claimed."""
     runs: Histogram = {}
-    """How long handlers took."""
+    """Run times of handlers in seconds."""
 
     @property
     def ended(self) -> int:
-        """Attempts, however they ended, and jobs that a reset ended."""
+        """Number of attempts with any outcome, and of jobs that ended by a reset."""
         return self.ok + self.retry + self.failures + self.snoozed + self.canceled
 
     @property
     def finished(self) -> int:
-        """Jobs that are over: neither tried again nor put off."""
+        """Number of jobs that have ended: neither retried nor snoozed."""
         return self.ok + self.failures + self.canceled
 
     @property
@@ -74,15 +74,15 @@ class OutcomeCounts(msgspec.Struct):
         return self.retry + self.failures
 
     def wait(self, share: float) -> float | None:
-        """Seconds that this share of the jobs did not exceed between due and claimed; ``None``: none is known."""
+        """Return a quantile of the waits in seconds, such as 0.95; ``None`` without any wait."""
         return quantile(self.waits, share)
 
     def run(self, share: float) -> float | None:
-        """The same of what handlers took."""
+        """Return a quantile of the run times in seconds; ``None`` without any run time."""
         return quantile(self.runs, share)
 
     def numbers(self) -> dict[str, int]:
-        """As it is stored: by name, and by ``w`` or ``r`` with the number of a bucket; without zeros."""
+        """Return the stored form, without zeros: counts by name, and buckets as ``w`` or ``r`` with their number."""
         counts = {name: number for name in COUNT_NAMES if (number := getattr(self, name))}
         waits = {f"w{bucket}": number for bucket, number in self.waits.items()}
         return counts | waits | {f"r{bucket}": number for bucket, number in self.runs.items()}
@@ -93,10 +93,10 @@ COUNT_NAMES = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets
 
 
 def sum_counts(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
-    """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
+    """Return the sum of stored counts (``OutcomeCounts.numbers``). Names of newer versions are ignored."""
     sums: dict[str, int] = {}
     for numbers in stored:
-        if not sums:  # mostly there is no other
+        if not sums:  # usually there is only one
             sums.update(numbers)
             continue
         for name, number in numbers.items():
@@ -115,29 +115,29 @@ def sum_counts(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
 
 
 class TaskMinute(msgspec.Struct, frozen=True):
-    """What a worker counted of a task in a minute so far."""
+    """A worker's counts of one task in one minute so far."""
 
     minute: int
-    """Since 1970, by the store's clock."""
+    """Minutes since 1970, by the store's clock."""
     task: str
-    """Or ``OTHERS``."""
+    """The task, or ``OTHER_TASKS``."""
     tally: OutcomeCounts
 
 
 class Period(msgspec.Struct, frozen=True):
-    """What all workers counted of a task in a span of time."""
+    """The counts of all workers for one task in one period."""
 
     start: datetime
-    """Its begin, aware, UTC."""
+    """The start of the period, aware, UTC."""
     seconds: int
-    """Its length."""
+    """The length of the period."""
     task: str | None
-    """``None``: of all that have no rows of their own."""
+    """``None``: all tasks without their own rows."""
     tally: OutcomeCounts
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A span of time, and what was counted in it; ``None``: nothing was."""
+    """A period of a chart, with its counts; ``None`` without any."""
 
     start: datetime
     tally: OutcomeCounts | None = None
@@ -148,14 +148,14 @@ class ThroughputKeeper(Protocol):
     """Heartbeats that keep throughput. Raises StoreUnreachable."""
 
     async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
-        """Write what one run of a worker counted, in a transaction of its own, over its rows of the same minutes.
+        """Write the counts of one run of a worker in one transaction, replacing its rows of the same minutes.
 
-        Returns (minute, task) of those that were not written, because their minute is closed.
+        Returns the (minute, task) pairs that were not written, because their minute is closed.
         """
 
 
 def time_slots(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
-    """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
+    """Return a slot for each ``step`` seconds from ``since`` until before ``until``, with all tasks together."""
     periods_by_slot: defaultdict[int, list[Period]] = defaultdict(list)
     for period in periods:
         periods_by_slot[floor((period.start - since).total_seconds() / step)].append(period)
@@ -170,5 +170,5 @@ def time_slots(periods: Iterable[Period], since: datetime, until: datetime, step
 
 
 def total(periods: Iterable[Period]) -> OutcomeCounts:
-    """The sum of them."""
+    """Return the sum of the periods' counts."""
     return sum_counts(period.tally.numbers() for period in periods)

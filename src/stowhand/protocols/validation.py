@@ -1,4 +1,4 @@
-"""Validates the arguments of a queue store's methods, as ``limits`` validates jobs. Raises InvalidJob."""
+"""Validates the arguments of a queue store's methods, as ``limits`` validates jobs. Each function raises InvalidJob."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.protocols.search import MAX_SEARCH_RESULTS, Search, parse_position
 from stowhand.protocols.throughput import MINUTE_SECONDS
 
 IDENTIFIER_LIMIT = 256
-"""Characters of a crontab item's identifier."""
+"""Maximum characters of a crontab item's identifier."""
 MAX_SEARCH_TEXT_LENGTHS = {
     "task": limits.MAX_TASK_CHARACTERS,
     "queue": limits.MAX_QUEUE_CHARACTERS,
@@ -26,14 +26,14 @@ MAX_SEARCH_TEXT_LENGTHS = {
     "worker": 1000,
     "error": 1000,
 }
-"""Characters of what is searched for, at most."""
+"""Maximum characters of each text of a search."""
 UNKNOWN_JOB_ID = 0
 """An id that no job has."""
 MANUALLY_FAILED = "Manually marked as failed"
 
 
 def validate_id(job_id: int, field: str = "job_id") -> int:
-    """The id; ``NO_JOB`` for a number that no job can have, so that it is not found, like any unknown id."""
+    """Return the id; ``UNKNOWN_JOB_ID`` for a number that no job can have, so that no job is found."""
     if type(job_id) is not int:
         raise InvalidJob(f"{field}: {a_type(job_id)}; {_how_to_give_id(job_id)}")
     return job_id if 0 < job_id < 2**63 else UNKNOWN_JOB_ID
@@ -48,25 +48,25 @@ def _how_to_give_id(value: object) -> str:
 
 
 def validate_key(key: str) -> str:
-    """The key; an empty one, which no job has, for a text that no store can keep."""
+    """Return the key; the empty key, which no job has, for a text that no store can keep."""
     if not isinstance(key, str):
         raise InvalidJob(f"key: {a_type(key)}; give a string")
     return key if is_storable(key) else ""
 
 
 def validate_step(since: datetime, until: datetime, step: float) -> int:
-    """The step in whole seconds."""
+    """Return the step in whole seconds."""
     _check_time("since", since)
     _check_time("until", until)
     if not (step >= MINUTE_SECONDS and step % MINUTE_SECONDS == 0):
-        raise InvalidJob(f"step: {step:g} s; figures are kept by the minute: give 60 or a multiple of it")
+        raise InvalidJob(f"step: {step:g} s; throughput is kept by the minute: give 60 or a multiple of it")
     return int(step)
 
 
 def validate_filter(job_filter: JobFilter) -> JobFilter:
-    """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
+    """Return the filter. Names that no store can keep are replaced by empty ones, which match nothing."""
     if not isinstance(job_filter, JobFilter):
-        raise InvalidJob(f"{a_type(job_filter)} is no filter; give a JobFilter, as in JobFilter(states=('failed',))")
+        raise InvalidJob(f"{a_type(job_filter)} is not a filter; give a JobFilter, as in JobFilter(states=('failed',))")
     job_filter = msgspec.structs.replace(job_filter, states=_read_states(job_filter.states))
     _check_times(job_filter)
     names = {
@@ -74,7 +74,7 @@ def validate_filter(job_filter: JobFilter) -> JobFilter:
     }
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
-    if "error" in unknown:  # every error contains the empty text: the empty key makes the filter find nothing
+    if "error" in unknown:  # every error contains the empty text, so the empty key makes the filter match nothing
         unknown |= {"key": "", "error": None}
     elif job_filter.error == "":
         unknown["error"] = None
@@ -82,9 +82,9 @@ def validate_filter(job_filter: JobFilter) -> JobFilter:
 
 
 def validate_search(search: Search) -> Search | None:
-    """The search; ``None`` where nothing can be found: no store can keep such a name. Raises InvalidJob."""
+    """Return the search; ``None`` if it cannot match anything, because no store can keep one of its texts."""
     if not isinstance(search, Search):
-        raise InvalidJob(f"{a_type(search)} is no search; give a Search, as in Search(states=('failed',))")
+        raise InvalidJob(f"{a_type(search)} is not a search; give a Search, as in Search(states=('failed',))")
     if not 1 <= search.limit <= MAX_SEARCH_RESULTS:
         raise InvalidJob(f"limit: {search.limit}; give 1 to {MAX_SEARCH_RESULTS}")
     search = msgspec.structs.replace(search, states=_read_states(search.states))
@@ -92,7 +92,7 @@ def validate_search(search: Search) -> Search | None:
     for field, max_length in MAX_SEARCH_TEXT_LENGTHS.items():
         text = _read_name(field, getattr(search, field))
         if text is not None and len(text) > max_length:
-            raise InvalidJob(f"{field}: {len(text)} characters; {max_length} at most")
+            raise InvalidJob(f"{field}: {len(text)} characters; give at most {max_length}")
         if text is not None and not is_storable(text):
             return None
     parse_position(search)
@@ -100,13 +100,13 @@ def validate_search(search: Search) -> Search | None:
 
 
 def _read_states(value: Iterable[State]) -> tuple[State, ...]:
-    _refuse_text("states", value, "several, as in states=('failed',)")
+    _refuse_text("states", value, "a tuple, as in states=('failed',)")
     states = []
-    for one in value:
+    for state in value:
         try:
-            states.append(State(one))
+            states.append(State(state))
         except ValueError:
-            raise InvalidJob(f"states: {one!r}{suggest(one, State)}") from None
+            raise InvalidJob(f"states: {state!r}{suggest(state, State)}") from None
     return tuple(states)
 
 
@@ -118,7 +118,7 @@ def _check_times(search: JobFilter | Search) -> None:
 
 def _check_time(field: str, time: object) -> None:
     if not isinstance(time, datetime):
-        raise InvalidJob(f"{field}: {a_type(time)}; give a moment: datetime.now(UTC) - timedelta(hours=2)")
+        raise InvalidJob(f"{field}: {a_type(time)}; give a datetime: datetime.now(UTC) - timedelta(hours=2)")
     if time.tzinfo is None:
         raise InvalidJob(f"{field}: {time} has no time zone; give for example datetime.now(UTC)")
 
@@ -130,34 +130,34 @@ def _read_name(field: str, name: object) -> str | None:
 
 
 def is_storable(text: str) -> bool:
-    """It contains neither NUL nor a lone surrogate."""
+    """Return whether every store can keep the text: it contains neither NUL nor a lone surrogate."""
     return clean(text, 4 * len(text)) == text
 
 
 def validate_ids(job_ids: Iterable[int]) -> list[int]:
-    """Each id once, in order. Numbers that no job can have are left out: unknown ids are no error."""
+    """Return each id once, in order. Numbers that no job can have are left out, since unknown ids are no error."""
     _refuse_text("job_ids", job_ids, "a list of numbers")
-    return sorted({validate_id(one, "job_ids") for one in job_ids} - {UNKNOWN_JOB_ID})
+    return sorted({validate_id(job_id, "job_ids") for job_id in job_ids} - {UNKNOWN_JOB_ID})
 
 
 def validate_workers(workers: Iterable[str]) -> list[str]:
-    """The names, without those that no store can keep: no worker has them."""
+    """Return the names, without those that no store can keep, because no worker has them."""
     _refuse_text("workers", workers, "a list of names")
     names = list(workers)
     for name in names:
         if not isinstance(name, str):
-            raise InvalidJob(f"workers: {a_type(name)} among them; give names")
+            raise InvalidJob(f"workers: the list contains {a_type(name)}; give names")
     return [name for name in names if is_storable(name)]
 
 
 def _refuse_text(field: str, value: object, instead: str) -> None:
-    # A single string is iterable too: every letter would be an element.
+    # A string is iterable too, but each of its letters would become an element.
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise InvalidJob(f"{field}: {a_type(value)}; give {instead}")
 
 
 def validate_reschedule(to: Reschedule) -> Reschedule:
-    """The changes, if a job may have these values."""
+    """Return the changes, if a job may have these values."""
     if not isinstance(to, Reschedule):
         raise InvalidJob(f"to: {a_type(to)}; give a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
@@ -167,7 +167,7 @@ def validate_reschedule(to: Reschedule) -> Reschedule:
 
 
 def validate_reason(reason: str | None) -> str:
-    """The reason of ``permanently_fail_jobs``, safe to store."""
+    """Return the reason of ``permanently_fail_jobs``, without characters that cannot be stored."""
     if reason is None:
         return MANUALLY_FAILED
     if not isinstance(reason, str):
@@ -176,17 +176,17 @@ def validate_reason(reason: str | None) -> str:
 
 
 def validate_identifier(identifier: str) -> str:
-    """The name of an item of a crontab."""
+    """Return the identifier of a crontab's item."""
     return limits.check_name("identifier", identifier, IDENTIFIER_LIMIT)
 
 
 def validate_items(items: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Identifiers and their specs."""
+    """Return the identifiers with their specs."""
     return [(validate_identifier(identifier), _check_spec(identifier, spec)) for identifier, spec in items]
 
 
 def validate_ticks(ticks: Iterable[Tick], now: datetime) -> list[Tick]:
-    """The ticks: whole minutes that the ledger still remembers; whether older ones were scheduled is not known."""
+    """Return the ticks, if they are whole minutes that are not older than the ledger's retention."""
     return [_check_tick(tick, now - timedelta(days=LEDGER_DAYS)) for tick in ticks]
 
 
@@ -197,8 +197,8 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
         raise InvalidJob(f"{name}: a tick at {at}; give a whole minute with a time zone")
     if at < oldest:
         raise InvalidJob(
-            f"{name}: a tick at {at.isoformat()} is older than {LEDGER_DAYS} days, which is as far as the"
-            " ledger remembers: it might have been scheduled before"
+            f"{name}: a tick at {at.isoformat()} is older than {LEDGER_DAYS} days, for which the ledger keeps ticks:"
+            " it may have been scheduled already"
         )
     _check_spec(name, tick.spec)
     return msgspec.structs.replace(tick, job=limits.check(tick.job, built_in=True))
@@ -208,12 +208,11 @@ def _check_spec(identifier: str, spec: str) -> str:
     if not isinstance(spec, str):
         raise InvalidJob(f"{identifier}: its spec is {a_type(spec)}; give a text")
     if not is_storable(spec):
-        raise InvalidJob(f"{identifier}: its spec holds NUL or a lone surrogate, which not every store can hold")
+        raise InvalidJob(f"{identifier}: its spec contains NUL or a lone surrogate, which some stores cannot keep")
     return spec
 
 
 NO_DEFAULT_ATTEMPTS = (
-    "how many attempts a job has for which none is given is a setting of a PostgreSQL schema; here the call, the task"
-    " or the preset says it"
+    "only a PostgreSQL schema stores a default number of attempts; here the enqueuer, the task or the preset sets it"
 )
-"""For stores whose jobs all come from this package: a default in the schema would have no user."""
+"""The reason for stores whose jobs all come from this package, so that nothing would use a default of the schema."""
