@@ -77,7 +77,7 @@ def test_an_attempt_whose_child_could_not_start_is_returned(run: Run, spans: Spa
 
     with pytest.raises(ChildUnable):
         run(enclosed(child, events, "w")(Attempt(claim, 0.0)))
-    events.emit(JobsReturned("w", (7,), "its child process could not begin"))
+    events.emit(JobsReturned("w", (7,), "its child process could not start"))
     ran = spans.one("run suspect")
     assert (facts_of(ran)["stowhand.outcome"], ran.status.status_code) == ("returned", StatusCode.UNSET)
 

@@ -43,7 +43,7 @@ def test_a_job_whose_child_cannot_start_it_is_released_until_a_child_can(
     job_id = enqueue_suspect(url, NewJob(task="innocent", max_resets=2))
     process = sqlite_workers.start("--app", "tests.service.fickle_work:app", "--log-level", "debug")
     sqlite_workers.wait_for("The process for suspects could not start: SystemExit: not now")
-    sqlite_workers.wait_for("its child process could not begin")
+    sqlite_workers.wait_for("its child process could not start")
     unloadable.unlink()
     sqlite_workers.wait_for(f"Completed task {job_id} (innocent)")
     process.terminate()

@@ -182,7 +182,7 @@ def test_what_is_left_is_left_even_when_the_wait_cannot_be_decided(run: Run) -> 
 
     job = run(worked_off(app, [1, 2]))
     assert (job.state, job.payload_text) == (State.ERRORED, "[2]")
-    assert "how long to wait could not be decided" in (job.last_error or "")
+    assert "its policy could not determine the delay" in (job.last_error or "")
 
 
 def test_what_is_left_comes_back_from_a_child_process() -> None:

@@ -151,7 +151,7 @@ async def test_a_record_that_never_fits_is_not_begun_for_the_handler_inside() ->
 
 @pytest.mark.parametrize("wrong", [None, "", 5])
 def test_a_column_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="is no column"):
+    with pytest.raises(ConfigurationError, match="is not a column"):
         Budget(10, cost=cost, column=wrong)
 
 

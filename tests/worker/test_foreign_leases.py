@@ -73,7 +73,7 @@ async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await clock.advance(20)
         store.mute.append("claim")
-        harness.worker._heartbeater.abandon = lambda token, on_dead=None: None  # type: ignore[method-assign]
+        harness.worker._heartbeater.abandon = lambda token, on_abandoned=None: None  # type: ignore[method-assign]
         await harness.add()
         await clock.advance(32.5)
         assert [event.job_id for event in harness.events(JobStarted)] == [1]
@@ -143,7 +143,7 @@ def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     sweeps = [Sweeper(heartbeats, Events(), clock, f"worker {n}", times) for n in range(60)]
     for sweep in sweeps:
         sweep.note_foreign(Foreign(expires_in=2.0))
-    moments = sorted(sweep.ends for sweep in sweeps)
+    moments = sorted(sweep.next_end_at for sweep in sweeps)
     assert clock.monotonic() + 2.0 <= moments[0] < moments[-1] <= clock.monotonic() + 2.5
     assert len(set(moments)) == 60
 
@@ -172,7 +172,7 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
         sweep = harness.worker._heartbeater._sweeper
         sweep._jitter = 0.5
         await clock.advance(11)
-        ends = sweep.ends
+        ends = sweep.next_end_at
         await clock.advance(ends - 0.4 - clock.monotonic())
         sweep.note_foreign(Foreign(expires_in=None))
         await clock.advance(0.5)
@@ -187,4 +187,4 @@ async def test_settled_leases_name_nothing() -> None:
         await clock.advance(11)
         await store.settle([(Lease(1, "t30.0", 1), COMPLETED)])
         await clock.advance(11)
-        assert harness.worker._heartbeater._sweeper.ends == float("inf")
+        assert harness.worker._heartbeater._sweeper.next_end_at == float("inf")

@@ -98,7 +98,7 @@ async def test_a_call_that_a_driver_cuts_is_not_taken_for_the_end(thread: Heartb
         await future
         return ""
 
-    with pytest.raises(StoreUnreachable, match="cut within the store"):
+    with pytest.raises(StoreUnreachable, match="interrupted inside the store"):
         await asyncio.wait_for(thread.call(cut), SOON)
     assert await asyncio.wait_for(thread.call(answers), SOON) == "answered"
 
@@ -110,7 +110,7 @@ async def test_after_the_death_of_its_thread_it_starts_another(thread: Heartbeat
     async def exits(heartbeats: Heartbeats) -> str:
         raise Fatal
 
-    with pytest.raises(StoreUnreachable, match="cut within the store"):
+    with pytest.raises(StoreUnreachable, match="interrupted inside the store"):
         await asyncio.wait_for(thread.call(exits), SOON)
     end = time.monotonic() + SOON
     while any(one.name == NAME for one in threading.enumerate()):

@@ -188,7 +188,7 @@ def test_durations_of_a_worker_may_be_phrases() -> None:
 @pytest.mark.parametrize("given", [{"queues": ("mail",)}, {"exclude_queues": ("mail",)}])
 def test_queues_of_a_store_without_queues_are_refused(given: dict[str, Any]) -> None:
     store = TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs"))
-    with pytest.raises(ConfigurationError, match="records are in no queue"):
+    with pytest.raises(ConfigurationError, match="this store has no queues"):
         Worker(store, nothing, WorkerOptions(**given))
 
 

@@ -544,7 +544,7 @@ async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobod
         job = await harness.does()
         assert job.state is State.ERRORED
         assert str(job.last_error).startswith("ValueError: the real reason")
-        assert "how long to wait could not be decided" in str(job.last_error)
+        assert "its policy could not determine the delay" in str(job.last_error)
         await harness.clock.advance(2.8)
         assert (await harness.job(job.id)).attempts == 2
 

@@ -48,8 +48,8 @@ def caused_by(inner: BaseException) -> BaseException:
     return outer
 
 
-GIVEN_UP = "(not tried again: give_up_on has FileNotFoundError)"
-NOT_TRIED = "(not tried again: retry_on has only OSError)"
+GIVEN_UP = "(not retried: give_up_on has FileNotFoundError)"
+NOT_TRIED = "(not retried: retry_on has only OSError)"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_an_error_counts_as_all_that_caused_it_and_giving_up_wins(error: B
         lines = str(job.last_error).splitlines()
         assert lines[0].startswith(type(error).__name__) or isinstance(error, ExceptionGroup | StoreUnreachable)
         assert (lines[1] if note else None) == note
-        assert ("not tried again" in str(job.last_error)) is (note is not None)
+        assert ("not retried" in str(job.last_error)) is (note is not None)
 
 
 @pytest.mark.parametrize(("kind", "ended"), [(NonRetryable, "failed"), (Poison, "poison")])
@@ -139,7 +139,7 @@ async def test_a_backoff_that_fails_over_the_error_costs_the_natural_wait(wrong:
         job = await harness.does(seconds=2)
         assert (job.state, job.attempts) == (State.ERRORED, 1)
         assert str(job.last_error).startswith("ValueError: the real reason")
-        assert "how long to wait could not be decided" in str(job.last_error)
+        assert "its policy could not determine the delay" in str(job.last_error)
         await harness.clock.advance(1)
         assert (await harness.job(job.id)).attempts == 2
 

@@ -24,8 +24,8 @@ def state_of(clock: FakeClock, *, asks_handler: bool = False) -> WorkerState:
 
 def test_a_reason_to_look_again_is_no_sign_of_work() -> None:
     state = state_of(FakeClock())
-    state.look_again()
-    state.recount()
+    state.notify_change()
+    state.ask_pre_claim_again()
     assert (state.changes, state.wakes) == (1, 0)
     state.wake()
     assert (state.changes, state.wakes) == (2, 1)
@@ -33,14 +33,14 @@ def test_a_reason_to_look_again_is_no_sign_of_work() -> None:
 
 def test_what_a_pre_claim_may_count_is_a_sign_of_work_where_there_is_one() -> None:
     state = state_of(FakeClock(), asks_handler=True)
-    state.recount()
+    state.ask_pre_claim_again()
     assert state.wakes == 1
 
 
 async def test_a_change_that_came_before_the_wait_ends_it() -> None:
     state = state_of(FakeClock())
     seen = state.changes
-    state.look_again()
+    state.notify_change()
     assert await state.changed_since(seen)
 
 
@@ -49,7 +49,7 @@ async def test_a_wait_goes_on_through_changes_that_do_not_concern_it() -> None:
     state = state_of(clock)
     waiting = asyncio.ensure_future(state.until(lambda: state.wakes > 0))
     for _ in range(3):
-        state.look_again()
+        state.notify_change()
         await clock.settle()
     assert not waiting.done()
     state.wake()

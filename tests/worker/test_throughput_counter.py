@@ -49,7 +49,7 @@ class Paper:
     def take(self) -> dict[tuple[int, str], OutcomeCounts]:
         """Taken, and written."""
         taken = self.book.take()
-        self.book.written(taken, [])
+        self.book.mark_written(taken, [])
         return {(one.minute, one.task): one.tally for one in taken}
 
 
@@ -82,7 +82,7 @@ def test_no_batch_is_nothing(paper: Paper) -> None:
 
 def test_a_row_is_taken_whole_again_when_it_grows_or_its_reply_is_lost(paper: Paper) -> None:
     paper.book.count([paper.ended()])
-    paper.book.put_back(paper.book.take())
+    paper.book.mark_unwritten(paper.book.take())
     paper.book.count([paper.ended()])
     assert paper.take()[MINUTE, "t"].ok == 2
     paper.book.count([paper.ended()])
@@ -113,8 +113,8 @@ def test_what_was_refused_counts_as_late_once(paper: Paper) -> None:
     paper.book.count([paper.ended()])
     paper.monotonic += 700
     taken = paper.book.take()
-    paper.book.written(taken, [(MINUTE, "t")])
-    paper.book.written(taken, [(MINUTE, "t")])
+    paper.book.mark_written(taken, [(MINUTE, "t")])
+    paper.book.mark_written(taken, [(MINUTE, "t")])
     found = paper.take()
     assert found[MINUTE + 11, "t"].late == 1, "two of the three had been written"
     assert found[MINUTE + 11, "t"].ended == 0
@@ -123,7 +123,7 @@ def test_what_was_refused_counts_as_late_once(paper: Paper) -> None:
 def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> None:
     for _ in range(3 * MAX_KEPT_MINUTES):
         paper.book.count([paper.ended(at=paper.monotonic - 1000)])
-        paper.book.put_back(paper.book.take())
+        paper.book.mark_unwritten(paper.book.take())
         paper.monotonic += 60
     found = paper.take()
     assert len(found) <= MAX_KEPT_MINUTES + 2

@@ -59,7 +59,7 @@ class Admission:
         self._flags = flags if callable(flags) else None
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(state.events.emit, state.worker, "pre_claim", None)
-        self._refusals = 0
+        self._flag_failures = 0
         """Number of consecutive failures to get the flags."""
         self._hook_failures = 0
         """Number of consecutive failures of ``pre_claim``."""
@@ -76,19 +76,19 @@ class Admission:
             try:
                 flags = await forbidden(self._flags, self._state.clock)
             except FlagsUnknown as error:
-                self._refusals += 1
-                pause = OUTAGE_BACKOFF(self._refusals)
+                self._flag_failures += 1
+                pause = OUTAGE_BACKOFF(self._flag_failures)
                 self._events.emit(StoreCallFailed(self._worker, "forbidden flags", str(error), pause))
-                if self._gives_up(self._refusals):
+                if self._gives_up(self._flag_failures):
                     raise
                 return Pause(pause)
-            if self._refusals:
-                self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
-                self._refusals = 0
+            if self._flag_failures:
+                self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._flag_failures))
+                self._flag_failures = 0
             limit = min(limit, 1)
         if self._pre_claim is None:
             return Permit(limit, flags)
-        answer = await self._call_apart(
+        answer = await self._call_in_task(
             self._pre_claim, ClaimContext(self._worker, self._state.free_slots, len(self._state.running), self._logger)
         )
         if isinstance(answer, BaseException):
@@ -105,7 +105,7 @@ class Admission:
     def _gives_up(self, failures: int) -> bool:
         return self._state.options.once and failures > MAX_ONCE_FAILURES and not self._state.running
 
-    async def _call_apart(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
+    async def _call_in_task(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
         """Return the answer of ``pre_claim``, or the exception that it raised.
 
         It runs in its own task, so that it can neither cancel this task nor block its end.
@@ -158,7 +158,7 @@ def _conditions(value: object) -> tuple[Any, ...]:
             )
         if condition is None or isinstance(condition, bool | int | float | dict):
             raise ConfigurationError(
-                f"pre_claim: {condition!r} is no answer; return True, False, conditions (Where, sql), or "
+                f"pre_claim: {condition!r} is not an answer; return True, False, conditions (Where, sql), or "
                 "ClaimDecision(…)"
             )
     return conditions
@@ -188,20 +188,20 @@ async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
 
 
 async def _with_timeout(answer: Awaitable[object], clock: Clock) -> object:
-    answering = asyncio.ensure_future(answer)
-    late = asyncio.Event()
-    timer = clock.call_later(FLAGS_TIMEOUT_SECONDS, late.set)
-    waiting = asyncio.ensure_future(late.wait())
+    answer_task = asyncio.ensure_future(answer)
+    timeout_event = asyncio.Event()
+    timer = clock.call_later(FLAGS_TIMEOUT_SECONDS, timeout_event.set)
+    timeout_task = asyncio.ensure_future(timeout_event.wait())
     try:
-        await asyncio.wait((answering, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
+        await asyncio.wait((answer_task, timeout_task), return_when=asyncio.FIRST_COMPLETED)
+        if not answer_task.done():
             raise FlagsUnknown(f"forbidden flags: no answer within {FLAGS_TIMEOUT_SECONDS:g} s")
-        return _uncancelled(answering.result)
+        return _uncancelled(answer_task.result)
     finally:
         timer.cancel()
-        waiting.cancel()
-        answering.cancel()
-        await asyncio.wait((answering, waiting), timeout=CANCEL_TIMEOUT_SECONDS)
+        timeout_task.cancel()
+        answer_task.cancel()
+        await asyncio.wait((answer_task, timeout_task), timeout=CANCEL_TIMEOUT_SECONDS)
 
 
 def _uncancelled(call: Callable[[], object]) -> object:
@@ -240,8 +240,8 @@ class Budget(Generic[R]):
         Args:
             capacity: Maximum total cost.
             cost: Returns the cost of a record, in the unit of ``capacity``.
-            column: Name of the column that holds the cost. The store adds up what it claims, so a claim may return
-                several records. Or a function from the capacity left to a condition, such as
+            column: Name of the column with the cost. The store adds up the costs, so a claim may return several
+                records. Or a function that takes the capacity left and returns a condition, such as
                 ``lambda left: sql("j.pages * 4096 <= {}", left)``; then a claim returns one record.
 
         Raises:
@@ -275,16 +275,16 @@ class Budget(Generic[R]):
         return ClaimDecision((Where(self._column, SUM_OPERATOR, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Add the record's cost to the total, and wait until it fits if it is higher than the column said.
+        """Add the record's cost to the total. If the cost exceeds the capacity left, wait until it fits.
 
         Raises NonRetryable if the cost exceeds the whole budget or is not a number.
         """
         value = self._cost(record)
         cost = _number(value)
         if cost is None or cost < 0:
-            raise NonRetryable(f"budget: the record's cost is {value!r}, and not a number of 0 or more")
+            raise NonRetryable(f"budget: the record's cost is {value!r}; it must be a number of at least 0")
         if cost > self.capacity * (1 + ROUNDING_TOLERANCE):
-            raise NonRetryable(f"budget: the record costs {cost:g}, and the whole budget is {self.capacity:g}")
+            raise NonRetryable(f"budget: the record costs {cost:g}, but the whole budget is {self.capacity:g}")
         while cost > self.left + self.capacity * ROUNDING_TOLERANCE:
             self._freed.clear()
             await self._freed.wait()
@@ -326,9 +326,8 @@ class BudgetedHandler:
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
-        self._prepared.add(
-            _pair(ctx)
-        )  # a record that waits for room has not reached the inner hooks, so these need no clean-up
+        # A record that waits for capacity has not reached the inner hooks, so their post_handle must not run.
+        self._prepared.add(_pair(ctx))
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 
@@ -350,8 +349,8 @@ def _check_budget(capacity: object, cost: object, column: object) -> float:
         raise ConfigurationError("budget: cost must be a plain function that returns the cost of a record")
     if not callable(column) and not (isinstance(column, str) and column):
         raise ConfigurationError(
-            f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
-            "from what is left to a condition"
+            f"budget: {column!r} is not a column; give the name of the column with a record's cost, or a function that"
+            " takes the capacity left and returns a condition"
         )
     return amount
 

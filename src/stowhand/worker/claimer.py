@@ -57,13 +57,13 @@ class Claimer:
         self._state = state
         self._runs_once = state.options.once
         self._fairness = Fairness(state.options.tasks) if state.options.fair else None
-        self._found_jobs = False
+        self._has_found_jobs = False
         """Whether the last ordinary claim found jobs; if not, suspects are claimed after the next one."""
         self._rechecks = 0
         """Number of rechecks since the last wake-up, or since nothing was due."""
         self._wakes = 0
         """Number of wake-ups before the last sleep."""
-        self._claim_sent = False
+        self._was_claim_sent = False
         """Whether the last claim was permitted, and so sent."""
 
     async def run(self) -> None:
@@ -97,16 +97,16 @@ class Claimer:
         wakes = self._state.wakes
         returned_before = self._state.returned_jobs  # jobs returned during the claim may be invisible to it
         permit = await self._admission.ask(limit)
-        found = False
-        self._claim_sent = isinstance(permit, Permit)
+        should_continue = False
+        self._was_claim_sent = isinstance(permit, Permit)
         if isinstance(permit, Permit):
-            found = await self._claim_in_turn(permit) or (
+            should_continue = await self._claim_in_turn(permit) or (
                 self._state.wakes == wakes and await self._claim_suspect(permit)
             )
         elif permit.pause is not None:
             await self._state.until(lambda: self._state.is_stopping or self._limits.is_spent, permit.pause)
-            found = True  # after the pause, ask again at once
-        return found or self._state.wakes != wakes or self._state.returned_jobs != returned_before
+            should_continue = True  # after the pause, ask again at once
+        return should_continue or self._state.wakes != wakes or self._state.returned_jobs != returned_before
 
     async def _claim_in_turn(self, permit: Permit) -> bool:
         """Claim ordinary jobs of the tasks whose turn it is; if there are none, of all tasks."""
@@ -119,14 +119,14 @@ class Claimer:
             self._fairness.restart()
             turn = tasks
             claimed = await self._claim_ordinary(permit, turn)
-        full = len(claimed) == permit.limit or self._claims.is_rationed
-        self._fairness.served(claimed, full=full, round_open=turn is not tasks)
+        is_full = len(claimed) == permit.limit or self._claims.is_rationed
+        self._fairness.note_claim(claimed, is_full=is_full, is_round_open=turn is not tasks)
         return bool(claimed)
 
     async def _claim_ordinary(self, permit: Permit, tasks: Tasks) -> list[HeldJob]:
         claimed = await self._claims.claim(permit, tasks)
-        self._suspects.others_claimed()
-        self._found_jobs = bool(claimed)
+        self._suspects.note_other_claim()
+        self._has_found_jobs = bool(claimed)
         if claimed:
             self._claim_size.measure(claimed)
             self._start(claimed)
@@ -155,7 +155,7 @@ class Claimer:
 
         Without other work a suspect is claimed after each ordinary claim.
         """
-        return self._suspects.wait if self._found_jobs or self._suspects.is_serving else NEVER
+        return self._suspects.wait if self._has_found_jobs or self._suspects.is_serving else NEVER
 
     async def _suspect_first(self) -> None:
         """Claim a suspect before other jobs."""
@@ -163,7 +163,7 @@ class Claimer:
         if isinstance(permit, Permit):
             await self._claim_suspect(permit)
         else:
-            self._suspects.claimed(())  # not permitted now: claim other jobs if that is permitted
+            self._suspects.note_claim(())  # not permitted now: claim other jobs if that is permitted
         self._slots.resume()
 
     async def _claim_suspect(self, permit: Permit) -> bool:
@@ -172,7 +172,7 @@ class Claimer:
         if suspects.is_held or not self._state.free_slots:
             return False
         claimed = await self._claims.claim(permit, self._state.tasks, suspects=True)
-        suspects.claimed(claimed)
+        suspects.note_claim(claimed)
         for job in claimed:
             self._claim_size.measure(claimed)
             if not suspects.can_isolate:
@@ -180,15 +180,15 @@ class Claimer:
             self._start([job], first=True)
         return bool(claimed)
 
-    # -- claims in settlements -------------------------------------------------------------------
+    # -- claims with settlements -----------------------------------------------------------------
 
-    def limit_along(self, tasks: Tasks) -> int:
+    def settlement_claim_limit(self, tasks: Tasks) -> int:
         """Return how many jobs of these tasks a settlement may claim now: as many as the claimer would."""
-        return (
-            self._claim_size.limit(promised_claims=True) - self._claims.limit_underway if self._may_claim(tasks) else 0
-        )
+        if not self._may_claim(tasks):
+            return 0
+        return self._claim_size.limit(promised_claims=True) - self._claims.limit_underway
 
-    def start_along(self, claimed: Sequence[HeldJob], tasks: Tasks) -> bool:
+    def start_from_settlement(self, claimed: Sequence[HeldJob], tasks: Tasks) -> bool:
         """Start jobs that a settlement has claimed. Return False if the worker claims nothing now."""
         if not self._may_claim(tasks) or len(claimed) > self._limits.jobs_left:
             return False
@@ -212,16 +212,16 @@ class Claimer:
         """
         wakes = self._state.wakes
         due = await self._claims.next_due()
-        leaves_due = due is not None and due <= 0
-        if not leaves_due or wakes != self._wakes:
+        is_job_left = due is not None and due <= 0
+        if not is_job_left or wakes != self._wakes:
             self._rechecks, self._wakes = 0, wakes
-        if leaves_due and self._claim_sent and self._rechecks < len(RECHECK_DELAYS_SECONDS):
+        if is_job_left and self._was_claim_sent and self._rechecks < len(RECHECK_DELAYS_SECONDS):
             await self._state.until(lambda: self._is_woken(wakes), RECHECK_DELAYS_SECONDS[self._rechecks])
             self._rechecks += 1
         elif self._runs_once and was_idle and self._state.is_idle:
             return False
         else:
-            seconds = self._claims.poll_interval(leaves_due=leaves_due)
+            seconds = self._claims.poll_interval(is_job_left=is_job_left)
             if due is not None and due > 0:
                 seconds = min(seconds, due + 0.001)
             await self._state.until(lambda: self._is_woken(wakes) or self._is_done, seconds)
@@ -268,16 +268,16 @@ class ClaimSize:
 
         ``promised_claims``: include those that pending settlements may claim (SuccessorClaims).
         """
-        limit = int(min(self._single() if self._claims_singly else self._many(), self._limits.jobs_left))
+        limit = int(min(self._single_limit() if self._claims_singly else self._batch_limit(), self._limits.jobs_left))
         if self._hooks.holds_slots and limit < self._settler.unanswered:
             return 0  # more slots are about to become free: one claim will fill all of them
         return limit if promised_claims else max(limit - self._settler.promised_claims, 0)
 
-    def _single(self) -> int:
+    def _single_limit(self) -> int:
         """Claim after the last job has reached its first wait and its pre_handle has returned: it is counted then."""
         return 0 if self._state.ready or self._hooks.preparing else self._state.free_slots
 
-    def _many(self) -> int:
+    def _batch_limit(self) -> int:
         ahead = 0
         if not self._hooks.holds_slots:
             ahead = min(self._state.options.look_ahead, int(self._current_rate() * LOOK_AHEAD_SECONDS))
@@ -293,13 +293,13 @@ class ClaimSize:
         claimed beside one that may kill the worker.
         """
         now = self._state.clock.monotonic()
-        done = self._state.handlers_ended - self._handlers_ended
+        ended_count = self._state.handlers_ended - self._handlers_ended
         elapsed = max(now - self._measured_at, 0.001)
-        if done or elapsed > 1.0:
+        if ended_count or elapsed > 1.0:
             handler_seconds = max(
                 (self._state.handler_seconds - self._handler_seconds) / self._state.options.concurrency, 0.000001
             )
-            self._rate = (self._rate + min(done / elapsed, done / handler_seconds)) / 2
+            self._rate = (self._rate + min(ended_count / elapsed, ended_count / handler_seconds)) / 2
             self._measured_at = now
             self._handlers_ended = self._state.handlers_ended
             self._handler_seconds = self._state.handler_seconds
@@ -309,11 +309,9 @@ class ClaimSize:
     def _current_rate(self) -> float:
         """Return the rate, lowered if few jobs have ended since: do not claim again what was just returned."""
         elapsed = self._state.clock.monotonic() - self._measured_at
-        return (
-            self._rate
-            if elapsed <= 1.0
-            else min(self._rate, (self._state.handlers_ended - self._handlers_ended) / elapsed)
-        )
+        if elapsed <= 1.0:
+            return self._rate
+        return min(self._rate, (self._state.handlers_ended - self._handlers_ended) / elapsed)
 
 
 class Fairness:
@@ -328,7 +326,7 @@ class Fairness:
     def __init__(self, tasks: Tasks) -> None:
         """Raise ConfigurationError without a list of tasks: a worker that claims any task cannot skip one."""
         if tasks is None:
-            raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
+            raise ConfigurationError("fair: only listed tasks can take turns; give tasks")
         self._served: set[str] = set()
         """Tasks served in this round."""
 
@@ -342,9 +340,9 @@ class Fairness:
         self._served.clear()
         return tasks
 
-    def served(self, claimed: Sequence[HeldJob], *, full: bool, round_open: bool) -> None:
-        """Note the jobs of a claim. ``full``: there may be more; ``round_open``: it skipped some tasks."""
-        if full or round_open:
+    def note_claim(self, claimed: Sequence[HeldJob], *, is_full: bool, is_round_open: bool) -> None:
+        """Note the jobs of a claim. ``is_full``: there may be more; ``is_round_open``: it skipped some tasks."""
+        if is_full or is_round_open:
             self._served.update(job.claim.task for job in claimed)
         else:
             self._served.clear()  # every due job was claimed: no task is waiting
@@ -399,15 +397,15 @@ class SuspectSchedule:
             return NEVER if self._is_turn_of_others else 0.0
         return self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
 
-    def claimed(self, claimed: Sequence[HeldJob]) -> None:
-        """Note the result of a claim of suspects: one job at most."""
+    def note_claim(self, claimed: Sequence[HeldJob]) -> None:
+        """Note the result of a claim of suspects: at most one job."""
         self._claimed_at = self._state.clock.monotonic()
         self.is_serving = bool(claimed)
         if claimed:
             self._last_suspect = claimed[0]
             self._has_claimed_others = False
 
-    def others_claimed(self) -> None:
+    def note_other_claim(self) -> None:
         """Note that other jobs were claimed."""
         self._has_claimed_others = True
 

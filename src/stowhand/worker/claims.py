@@ -93,7 +93,7 @@ class Claims:
     def return_unstarted(self, suspect: HeldJob) -> None:
         """Return the other unstarted jobs to the queue, in case this suspect kills the process."""
         ahead = self._leases.take_unstarted(float("inf"), excluded=suspect)
-        self._heartbeater.return_jobs(ahead, "claimed ahead, and a suspect runs now")
+        self._heartbeater.return_jobs(ahead, "claimed ahead, but a suspect runs now")
 
     @property
     def limit_underway(self) -> int:
@@ -120,12 +120,12 @@ class Claims:
             self._heartbeater.note_foreign(foreign)
         return due
 
-    def poll_interval(self, *, leaves_due: bool) -> float:
+    def poll_interval(self, *, is_job_left: bool) -> float:
         """Return the seconds until the next poll.
 
         While a due job cannot be claimed, the interval is short: no notification follows when it becomes claimable.
         """
-        return self._state.options.poll(is_listening=self._store.is_listening and not leaves_due)
+        return self._state.options.poll(is_listening=self._store.is_listening and not is_job_left)
 
     def _own_leases(self) -> tuple[Lease, ...] | None:
         """Return this worker's leases; ``None`` if a recent claim has requested foreign leases."""
@@ -193,7 +193,7 @@ class Wakeups:
         elif self._failures == 0:
             self._failures = 1
             poll = state.options.poll(is_listening=False)
-            state.events.emit(StoreCallFailed(state.worker, "listen", "no wake-ups are heard: polling instead", poll))
+            state.events.emit(StoreCallFailed(state.worker, "listen", "no wake-ups arrive: polling instead", poll))
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
@@ -217,12 +217,12 @@ MAX_ROW_SECONDS = 0.1
 class SuccessorClaims:
     """Claims of the next job of a serial key in the transaction that settles the previous one.
 
-    Jobs of a serial key then follow each other by one commit instead of a settlement, a wake-up and a claim. Otherwise
-    these claims are like all others. The token is made before the call and abandoned if the reply is lost, and only
-    jobs that the claimer would claim are requested. If the worker stops claiming before the reply, the jobs return to
-    the queue.
+    Each job of a serial key then takes one commit instead of a settlement, a wake-up and a claim. Otherwise these
+    claims are like all others: the token is created before the call and abandoned if the reply is lost, and only jobs
+    that the claimer would claim are requested. If the worker stops claiming before the reply, the jobs return to the
+    queue.
 
-    After a number of jobs or seconds in a row an ordinary claim follows, so that other jobs get their turn.
+    After ``MAX_JOBS_IN_ROW`` jobs or ``MAX_ROW_SECONDS`` an ordinary claim follows, so that other jobs get their turn.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class SuccessorClaims:
         if len(entries) > MAX_SETTLEMENTS_WITH_CLAIM or any(settlement is not COMPLETED for _, settlement in entries):
             return None
         state = self._state
-        limit = min(serial_count, self._claimer.limit_along(state.tasks), self._left_in_row())
+        limit = min(serial_count, self._claimer.settlement_claim_limit(state.tasks), self._left_in_row())
         if limit < 1:
             return None
         return ClaimRequest(
@@ -301,11 +301,11 @@ class SuccessorClaims:
 
     def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent_at: float) -> None:
         jobs = self._leases.take(claims, sent_at=sent_at, answered_at=self._state.clock.monotonic())
-        if self._claimer.start_along(jobs, request.tasks):
+        if self._claimer.start_from_settlement(jobs, request.tasks):
             self._row_length += len(jobs)
         else:
             self._leases.drop(jobs)
-            self._heartbeater.return_jobs(jobs, "claimed with a settlement, and the worker claims nothing now")
+            self._heartbeater.return_jobs(jobs, "claimed with a settlement, but the worker claims nothing now")
             self._heartbeater.tick_now()
 
     def _left_in_row(self) -> int:

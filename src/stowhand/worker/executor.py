@@ -93,7 +93,7 @@ class Executor:
         if JobLeft in self._wanted_events:
             self._events.emit(JobLeft(self._worker, job.claim.lease.job_id, job.claim.task))
         if self._supervisor.is_closed:
-            return  # it ignored its cancellation and ended long after the worker
+            return  # The handler ignored its cancellation, and ended long after the worker.
         self._leases.end(job)
         control, transaction = known_control_of(attempt), None
         if control is not None:
@@ -115,7 +115,7 @@ class Executor:
             self._settler.add(job)
         if job.is_suspect:
             self._state.wake()  # the claimer may claim again
-        self._state.recount()
+        self._state.ask_pre_claim_again()
 
     def _leave_unrecorded(self, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
         """Roll back the attempt's transaction first, so that the record is returned as it was claimed."""
@@ -143,12 +143,12 @@ class Executor:
         self._leases.drop([job])
         match reason:
             case Stop.LOST:
-                message = "its lease ended before its handler"
+                message = "its lease expired before its handler ended"
                 self._events.emit(JobLost(self._worker, lease.job_id, job.claim.task, message))
             case Stop.CRASHED:
                 self._heartbeater.report_child_crash(lease)
             case Stop.UNABLE:
-                self._heartbeater.return_jobs([job], "its child process could not begin")
+                self._heartbeater.return_jobs([job], "its child process could not start")
             case _:
                 self._heartbeater.return_jobs([job], "the worker stopped before its handler had ended")
         self._answered(attempt)
@@ -171,8 +171,8 @@ class Executor:
     def _vacate(self, attempt: Attempt[Any]) -> None:
         if attempt in self._state.occupying_attempts:
             self._state.occupying_attempts.discard(attempt)
-            self._state.look_again()
-            self._state.recount()
+            self._state.notify_change()
+            self._state.ask_pre_claim_again()
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         if self._events.wants(JobLogged):

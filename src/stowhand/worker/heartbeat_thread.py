@@ -90,7 +90,7 @@ class HeartbeatThread:
             reply.set_exception(error)
         except BaseException as error:
             reply.set_exception(
-                StoreUnreachable(CLOSING_MESSAGE if self._closing else "the call was cut within the store")
+                StoreUnreachable(CLOSING_MESSAGE if self._closing else "the call was interrupted inside the store")
             )
             if self._closing or not isinstance(error, asyncio.CancelledError):
                 raise
@@ -98,7 +98,7 @@ class HeartbeatThread:
             reply.set_result(result)
         if self._heartbeats is not None:
             with suppress(Exception):  # the call is answered
-                self._heartbeats.refused()  # drop them: a resetter or the workers report refusals
+                self._heartbeats.refused()  # Drop the refusals: a resetter or the workers report them.
 
     async def _close(self) -> None:
         heartbeats, self._heartbeats = self._heartbeats, None

@@ -4,8 +4,8 @@
     return    return jobs to the queue that were claimed but not started, or that stopped unfinished
     cancel    after a wake-up, find running jobs whose cancellation was requested
     sweep     reset the jobs of lost workers
-    count     write the throughput, for people (reports.py)
-    report    write this worker's entry and the progress of its handlers, for people (reports.py)
+    count     write the throughput (reports.py)
+    report    write this worker's entry in the list of workers, and the progress of its handlers (reports.py)
 
 A failed call is repeated at the next tick; it stops no handler. Each lease has a local deadline, which the worker's
 loop checks (``Worker._guard``).
@@ -94,10 +94,10 @@ class Heartbeater:
         self._crashed: list[Lease] = []
         self._failures = 0
         self._refused_since: float | None = None
-        self._beat_now = False
+        self._should_beat_now = False
         self.beats = 0
         """Number of successful beats. After an outage the worker waits for one before it claims."""
-        self.ticked = state.clock.monotonic()
+        self.ticked_at = state.clock.monotonic()
         """When a tick last started or ended. Older than two seconds only if a call to the store hangs."""
 
     # -- called by the worker's loop -------------------------------------------------------------
@@ -134,17 +134,17 @@ class Heartbeater:
                 self._returns.append((leases_of(held_jobs), reason))
                 self._count_pending_calls()
 
-    def abandon(self, token: str, on_dead: Callable[[], None] | None = None) -> None:
+    def abandon(self, token: str, on_abandoned: Callable[[], None] | None = None) -> None:
         """Abandon a claim whose reply was lost. In a long outage the oldest are forgotten: their leases have expired.
 
-        ``on_dead`` is called on the worker's loop when the token can claim nothing more, unless it was forgotten.
+        ``on_abandoned`` is called on the worker's loop when the token can claim nothing more, unless it was forgotten.
         """
         with self._lock:
-            self._lost_tokens[token] = on_dead
+            self._lost_tokens[token] = on_abandoned
             if len(self._lost_tokens) > MAX_LOST_TOKENS:
                 del self._lost_tokens[next(iter(self._lost_tokens))]
             self._count_pending_calls()
-        if on_dead is not None:
+        if on_abandoned is not None:
             self.tick_now()
 
     def report_child_crash(self, lease: Lease) -> None:
@@ -177,7 +177,7 @@ class Heartbeater:
 
     def beat_soon(self) -> None:
         """Renew all leases at the next tick, due or not."""
-        self._beat_now = True
+        self._should_beat_now = True
 
     def deregister(self) -> float:
         """Write the last counts and remove the worker's entry at the next tick, unless the store is unreachable.
@@ -199,14 +199,14 @@ class Heartbeater:
 
     async def tick(self) -> float:
         """Do one round. Return the seconds until the next."""
-        now = self.ticked = self._clock.monotonic()
+        now = self.ticked_at = self._clock.monotonic()
         try:
             await self._beat(now)
             await self._find_canceled()
             stale = self._leases.take_unstarted(now - MAX_UNSTARTED_SECONDS)
             self.return_jobs(stale, "claimed ahead and not started within a second")
             await self._make_pending_calls()
-            await self._sweeper.tick(last_work_at=self._last_work_at(now), ours=self.list_own_leases)
+            await self._sweeper.tick(last_work_at=self._last_work_at(now), list_own_leases=self.list_own_leases)
             await self._write_check.tick(now)
             await self._throughput.tick(self._heartbeats, now)
             await self._registration.tick(now)
@@ -217,9 +217,9 @@ class Heartbeater:
         except StoreError as error:
             return self._failed(error, now)
         finally:
-            self.ticked = self._clock.monotonic()
+            self.ticked_at = self._clock.monotonic()
             if self._state.is_stopping:
-                self._state.from_thread(self._state.look_again)  # the stop waits for the pending calls
+                self._state.from_thread(self._state.notify_change)  # the stop waits for the pending calls
         if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
@@ -257,17 +257,24 @@ class Heartbeater:
         return float(pause)
 
     def _is_beat_due(self) -> bool:
-        return self._beat_now or bool(self._leases.due_for_renewal(self._clock.monotonic(), self._options.every_beat))
+        return self._should_beat_now or bool(
+            self._leases.due_for_renewal(self._clock.monotonic(), self._options.every_beat)
+        )
 
     async def _beat(self, now: float) -> None:
-        due = self._leases.all() if self._beat_now else self._leases.due_for_renewal(now, self._options.every_beat)
+        due = (
+            self._leases.all() if self._should_beat_now else self._leases.due_for_renewal(now, self._options.every_beat)
+        )
         due = [job for job in due if self._is_worth_renewing(job, now)]
-        is_full, self._beat_now = self._beat_now, False  # before the await: it may be requested again meanwhile
+        is_full, self._should_beat_now = (
+            self._should_beat_now,
+            False,
+        )  # before the await: it may be requested again meanwhile
         try:
             if due:
                 await self._renew(due)
         except BaseException:  # a cancelled tick included
-            self._beat_now = self._beat_now or is_full
+            self._should_beat_now = self._should_beat_now or is_full
             raise
         if due or is_full:
             self.beats += 1
@@ -316,10 +323,10 @@ class Heartbeater:
             with self._lock:
                 self._crashed.pop(0)
                 self._count_pending_calls()
-        for token, on_dead in tuple(self._lost_tokens.items()):
+        for token, on_abandoned in tuple(self._lost_tokens.items()):
             is_done = await self._heartbeats.abandon(token)
-            if on_dead is not None:
-                self._state.from_thread(on_dead)
+            if on_abandoned is not None:
+                self._state.from_thread(on_abandoned)
             with self._lock:
                 if is_done:
                     self._lost_tokens.pop(token, None)  # it may have been forgotten meanwhile
@@ -329,17 +336,17 @@ class Heartbeater:
         for _ in range(len(self._returns)):
             leases, reason = self._returns[0]
             busy = await self._heartbeats.release(leases)
-            refused = {
-                one.job_id for one in self._sweeper.refusals.report()
-            }  # these return to the queue when their leases expire
+            # Jobs whose release is refused return to the queue when their leases expire.
+            refused = {refusal.job_id for refusal in self._sweeper.refusals.report()}
             self._state.add_returned(len(leases) - len(busy))  # before ``pending_calls`` can be 0
             with self._lock:
                 self._returns.pop(0)
-                if busy:  # locked by another transaction: if forgotten, they would be reset as if this worker had died
+                if busy:  # locked by another transaction: if forgotten, they would be reset as if this worker were lost
                     self._returns.append((list(busy), reason))
                 self._count_pending_calls()
-            if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
-                self._events.emit(JobsReturned(self._worker, returned, reason))
+            released = (lease.job_id for lease in leases if lease not in busy)
+            if job_ids := tuple(job_id for job_id in released if job_id not in refused):
+                self._events.emit(JobsReturned(self._worker, job_ids, reason))
 
 
 class WriteCheck:

@@ -112,21 +112,21 @@ class Hooks:
         self.preparing += 1
         is_prepared = False
 
-        def prepared() -> None:
+        def mark_prepared() -> None:
             nonlocal is_prepared
             if not is_prepared:
                 is_prepared = True
                 self.preparing -= 1
-                self._state.look_again()
-                self._state.recount()
+                self._state.notify_change()
+                self._state.ask_pre_claim_again()
 
         try:
             if around is None:
-                return await self._inside(attempt, record, prepared, handle or self._handler.handle)
+                return await self._inside(attempt, record, mark_prepared, handle or self._handler.handle)
             async with AsyncExitStack() as stack:
                 if not await _enter(stack, around, attempt):
                     return Snooze(ENCLOSE_RETRY_SECONDS)
-                return await self._inside(attempt, record, prepared, self._handler.handle)
+                return await self._inside(attempt, record, mark_prepared, self._handler.handle)
         except LeaseLost:
             control_of(attempt).lost = True
             raise
@@ -137,15 +137,17 @@ class Hooks:
                 return as_failure(error)
             raise
         finally:
-            prepared()
+            mark_prepared()
 
-    async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None], handle: Hook) -> object:
+    async def _inside(
+        self, attempt: Attempt[Any], record: Any, on_prepared: Callable[[], None], handle: Hook
+    ) -> object:
         if self.holds_slots:
             control_of(attempt).hooked = copy_context()
         try:
             if self._pre is not None:
                 await self._timed("pre_handle", attempt, self._pre(attempt, record))
-            prepared()
+            on_prepared()
             returned = await self._timed("handle", attempt, handle(attempt, record))
         except RaisableOutcome as raised:
             returned = from_raised(raised)
@@ -217,36 +219,36 @@ class OpenResources:
         self._resources = resources
         self._watchdog = watchdog
         self.moved_at = float("-inf")
-        """Monotonic time at which the loop last ran while they were being opened."""
+        """Monotonic time at which the loop last ran while the resources were being opened."""
         self._state = state
 
     async def open(self) -> None:
-        """Open them. A stop cancels it. Raises ResourceUnavailable."""
-        opening = asyncio.ensure_future(self._resources.open(self._state.options.tasks, self._state.supervisor.report))
-        opening.add_done_callback(lambda _: self._state.look_again())
+        """Open the resources; a stop cancels this. Raises ResourceUnavailable."""
+        task = asyncio.ensure_future(self._resources.open(self._state.options.tasks, self._state.supervisor.report))
+        task.add_done_callback(lambda _: self._state.notify_change())
         try:
-            while not (opening.done() or self._state.is_stopping):
+            while not (task.done() or self._state.is_stopping):
                 # Opening may take minutes: show that the loop runs, since heartbeats have not started.
                 self._watchdog.mark_alive()
                 self.moved_at = self._state.clock.monotonic()
-                await self._state.until(lambda: opening.done() or self._state.is_stopping, self._watchdog.interval)
+                await self._state.until(lambda: task.done() or self._state.is_stopping, self._watchdog.interval)
         finally:
-            if not opening.done():
-                opening.cancel()
-                await asyncio.wait((opening,))
-        if not opening.cancelled():
-            opening.result()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
 
     async def close(self) -> None:
-        """Close them, even if this is cancelled: the time is limited."""
-        closing = asyncio.ensure_future(self._resources.close(self._grace_left))
+        """Close the resources within the grace, even if this is cancelled."""
+        task = asyncio.ensure_future(self._resources.close(self._grace_left))
         cancellation: asyncio.CancelledError | None = None
-        while not closing.done():
+        while not task.done():
             try:
-                await asyncio.wait((closing,))
+                await asyncio.wait((task,))
             except asyncio.CancelledError as raised:
                 cancellation = raised
-        for name, error in closing.result():
+        for name, error in task.result():
             self._state.events.emit(HookFailed(self._state.worker, f"close of resource {name}", None, describe(error)))
         if cancellation is not None:
             raise cancellation

@@ -40,7 +40,9 @@ def resident_bytes() -> int:
     try:
         import resource
     except ImportError:
-        raise ConfigurationError("max_memory: this system does not say how much memory a process uses") from None
+        raise ConfigurationError(
+            "max_memory: this system does not report the memory of a process; leave it out"
+        ) from None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -49,7 +51,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Time limits of a process and its worker, in seconds. Not settings: only tests shorten them."""
 
     same_signal: float = 0.5
-    """Signals within this time count once: Ctrl-C reaches a whole group, and people press it twice."""
+    """Signals within this time count once: Ctrl-C reaches a whole process group, and users press it twice."""
     blocked_after: float = 1.0
     """Time without a turn of the loop after which it counts as blocked."""
     suspects_every: float = 5.0
@@ -260,8 +262,8 @@ def refuse_inside(operation: str) -> None:
     """Raise Misuse if the caller runs in an attempt, or was started by one."""
     if is_inside_worker():
         raise Misuse(
-            f"{operation} was called inside an attempt, which would keep its slot while it waits: with one slot for "
-            "ever. Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"
+            f"{operation} was called inside an attempt, which would keep its slot while it waits; with one slot it"
+            " waits for ever. Return, and enqueue the next job with ctx.enqueue_after(…), or make a flow of the steps"
         )
 
 

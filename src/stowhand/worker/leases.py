@@ -1,4 +1,4 @@
-"""The jobs that a worker holds: their phases, and when their leases end by the worker's own clock.
+"""The jobs that a worker holds: their phases, and the deadlines of their leases by the worker's own clock.
 
 Two threads write here: the loop (claims, starts, settles) and the heartbeat thread (renews, returns unstarted jobs).
 Every step is one method under one lock. In particular a job is either started or returned, never both.
@@ -57,7 +57,7 @@ class HeldJob:
     def __init__(self, claim: Claim[Any], sent_at: float, claimed_at: float, deadline: float, is_suspect: bool) -> None:
         self.claim = claim
         self.is_suspect = is_suspect
-        """Whether workers died while running it before; it then runs apart from other jobs."""
+        """Whether workers were lost while running the job. It then runs apart from other jobs."""
         self.phase = Phase.UNSTARTED
         self.claimed_at = claimed_at
         """When the reply to the claim came. The sending time would return the jobs of a slow claim at once."""
@@ -115,12 +115,12 @@ class Leases:
     ) -> list[HeldJob]:
         """Add the jobs of a claim, and return them as held jobs."""
         deadline = sent_at + self._lease - self._margin
-        entered = [HeldJob(claim, sent_at, answered_at, deadline, suspects) for claim in claims]
+        new_jobs = [HeldJob(claim, sent_at, answered_at, deadline, suspects) for claim in claims]
         with self._lock:
-            self._held_jobs |= dict.fromkeys(entered)
-            if entered:
+            self._held_jobs |= dict.fromkeys(new_jobs)
+            if new_jobs:
                 self.taken_at = answered_at
-        return entered
+        return new_jobs
 
     def start(self, job: HeldJob) -> bool:
         """Mark the job as running. Return False if the heartbeat thread has returned it already."""
@@ -149,7 +149,7 @@ class Leases:
         """
         if job.phase is not Phase.ENDED:
             self.drop([job])
-            self._state.look_again()  # the claimer may be waiting for this suspect
+            self._state.notify_change()  # the claimer may be waiting for this suspect
         self.stop(job, Stop.LOST)
 
     def stop(self, job: HeldJob, reason: Stop) -> None:

@@ -52,8 +52,8 @@ class Limits:
     def unready(self) -> str | None:
         """Return why nothing new is claimed, if a limit is reached. Callable from any thread."""
         if self.is_out_of_threads:
-            number = self.abandoned_threads
-            return f"threads: {number} outlived their timeouts and still run, as many as jobs may run at once"
+            count = self.abandoned_threads
+            return f"threads: {count} outlived their timeouts and still run, as many as jobs may run at once"
         return self.renewal_reason()
 
     # -- threads ---------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
     if give_up_reason is None:
         return with_wait(outcome, error, claim, chosen)
     title, _, trace = outcome.error.partition("\n")
-    return Fail(clean(f"{title}\n(not tried again: {give_up_reason})\n{trace}"), error_class=outcome.error_class)
+    return Fail(clean(f"{title}\n(not retried: {give_up_reason})\n{trace}"), error_class=outcome.error_class)
 
 
 def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], policy: Policy) -> Retry:
@@ -219,7 +219,7 @@ def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], po
 
 def undecided(text: str | None, policy_error: BaseException) -> str:
     """Return the error text if a policy or a backoff has failed. ``text``: the original error, if any."""
-    message = f"(how long to wait could not be decided: {describe(policy_error)})"
+    message = f"(its policy could not determine the delay: {describe(policy_error)})"
     return clean(message if text is None else f"{text}\n{message}")
 
 

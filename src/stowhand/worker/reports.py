@@ -1,9 +1,9 @@
-"""What a worker writes for people: its entry in the list of workers, its handlers' progress, and the throughput.
+"""The reports of a worker: its entry in the list of workers, the progress of its handlers, and its throughput.
 
-Nothing else depends on these, so a progress note that cannot be written is dropped. Throughput is counted by task and
-by the store's minutes. The store's time is that of its last reply with jobs plus the time since by the monotonic clock,
-so this machine's own clock does not matter. The loop counts ended attempts; the heartbeat thread counts resets and
-writes.
+Reports are for display only, so progress that cannot be written is dropped. Throughput is counted by task and by the
+store's minutes. The store's time is the time of its last reply with jobs, plus the time since then by the monotonic
+clock, so this machine's wall clock does not matter. The loop counts ended attempts; the heartbeat thread counts resets,
+and writes.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Registration:
 
 
 class ProgressBoard:
-    """Progress of handlers, noted from any thread. The newest note of a job replaces older ones."""
+    """Progress of handlers, reported from any thread. The newest report of a job replaces older ones."""
 
     def __init__(self, keeper: ProgressKeeper, lease: float) -> None:
         self._keeper = keeper
@@ -122,12 +122,12 @@ class ProgressBoard:
         self._written_at = float("-inf")
 
     def note(self, progress: Progress) -> None:
-        """Note progress, to be written within about a second."""
+        """Keep this progress, which is written within about a second."""
         with self._lock:
             self._notes[progress.lease.pair] = progress
 
     async def tick(self, now: float, is_beat_due: Callable[[], bool]) -> None:
-        """Write the notes if it is time and no beat is due."""
+        """Write the progress if the interval is over and no beat is due."""
         if not self._notes or now - self._written_at < PROGRESS_INTERVAL_SECONDS or is_beat_due():
             return
         with self._lock:
@@ -141,7 +141,10 @@ WRITE_INTERVAL_SECONDS = 10.0
 """Interval of writes. If a worker dies, its counts since the last write are lost."""
 MAX_KEPT_MINUTES = OPEN_MINUTE_SECONDS // MINUTE_SECONDS + 2
 """Minutes on either side of the current one (the clock may be set back); a store refuses older ones."""
-_zeros: partial[list[int]] = partial(list, (0,) * BUCKET_COUNT)
+
+
+def _zeros() -> list[int]:
+    return [0] * BUCKET_COUNT
 
 
 class _Count(msgspec.Struct):
@@ -152,7 +155,7 @@ class _Count(msgspec.Struct):
     waits: list[int] = msgspec.field(default_factory=_zeros)
     runs: list[int] = msgspec.field(default_factory=_zeros)
     is_changed: bool = True
-    """Whether it has changed since ``take``."""
+    """Whether the counts have changed since ``take``."""
     written: int = 0
     """Number of attempts that the store has accepted, or that are counted as late in another minute."""
 
@@ -161,7 +164,7 @@ class _Count(msgspec.Struct):
         return OutcomeCounts(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
-        """Include it in the next write."""
+        """Include the counts in the next write."""
         self.is_changed = True
 
     def take(self) -> OutcomeCounts:
@@ -233,7 +236,7 @@ class ThroughputCounter:
                 self._sync_clock(last.claim.record.started_at, last.claimed_at)
             minute = self._minutes[self._current_minute()]
             seconds: defaultdict[str, list[float]] = defaultdict(list)
-            of_task: list[float] = []
+            task_seconds: list[float] = []
             current_task = due = start = None
             wait_bucket = same_wait = 0
             for job in recorded:
@@ -246,10 +249,10 @@ class ThroughputCounter:
                     same_wait = 0
                     current_task, due, start = task, record.run_at, record.started_at
                     count = minute[task if task in minute or len(minute) < MAX_TASKS_PER_MINUTE else OTHER_TASKS]
-                    of_task = seconds[task]
+                    task_seconds = seconds[task]
                     wait_bucket = bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())
                 same_wait += 1
-                of_task.append(job.seconds)
+                task_seconds.append(job.seconds)
                 if job.settlement is not COMPLETED and job.settlement.ended is not AttemptOutcome.OK:
                     count.add_other(job.settlement.ended.value)
             count.waits[wait_bucket] += same_wait
@@ -277,8 +280,8 @@ class ThroughputCounter:
             if seconds is not None:
                 count.runs[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
 
-    def hear(self, claimed_at: datetime, answered_at: float) -> None:
-        """Learn the store's time from a reply: when it claimed a job, and the monotonic time of the reply."""
+    def sync_clock(self, claimed_at: datetime, answered_at: float) -> None:
+        """Set the store's time by a reply: the time of its claim, and the monotonic time at which the reply arrived."""
         with self._lock:
             self._sync_clock(claimed_at, answered_at)
 
@@ -297,36 +300,37 @@ class ThroughputCounter:
                 self._count_early()
 
     def take(self) -> list[TaskMinute]:
-        """Return the counts that have changed since the last call. ``put_back`` or ``written`` must follow."""
+        """Return the counts that have changed since the last call. Call ``mark_written`` or ``mark_unwritten`` next."""
         with self._lock:
             if self._store_offset is None:
                 return []
-            for number in [one for one in self._minutes if abs(one - self._current_minute()) > MAX_KEPT_MINUTES]:
+            current = self._current_minute()
+            for number in [number for number in self._minutes if abs(number - current) > MAX_KEPT_MINUTES]:
                 for task in self._minutes[number]:
                     self._lose(number, task)
                 del self._minutes[number]
-            is_changed = [
+            changed = [
                 (number, task, count)
                 for number, minute in self._minutes.items()
                 for task, count in minute.items()
                 if count.is_changed
             ]
-            return [TaskMinute(number, task, count.take()) for number, task, count in is_changed]
+            return [TaskMinute(number, task, count.take()) for number, task, count in changed]
 
-    def put_back(self, taken: Sequence[TaskMinute]) -> None:
+    def mark_unwritten(self, task_minutes: Sequence[TaskMinute]) -> None:
         """Include these counts in the next write: they were not written, or the reply was lost."""
         with self._lock:
-            for one in taken:
-                self._minutes[one.minute][one.task].change()
+            for counts in task_minutes:
+                self._minutes[counts.minute][counts.task].change()
 
-    def written(self, taken: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
+    def mark_written(self, task_minutes: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
         """Note that these counts were written. Those of ``closed`` minutes were not, and count as late."""
         with self._lock:
-            for one in taken:
-                if (one.minute, one.task) in closed:
-                    self._lose(one.minute, one.task)
+            for counts in task_minutes:
+                if (counts.minute, counts.task) in closed:
+                    self._lose(counts.minute, counts.task)
                 else:
-                    self._minutes[one.minute][one.task].accept(one.tally.ended + one.tally.late)
+                    self._minutes[counts.minute][counts.task].accept(counts.tally.ended + counts.tally.late)
 
     def _lose(self, number: int, task: str) -> None:
         """Count as late, in the current minute, what the store has not accepted of an earlier minute."""
@@ -384,21 +388,21 @@ class ThroughputWriter:
             is_last or now - self._written_at >= WRITE_INTERVAL_SECONDS
         ):
             return
-        taken = self._counter.take()
-        if not taken:
+        task_minutes = self._counter.take()
+        if not task_minutes:
             return
         self._written_at = now
         try:
-            closed = await heartbeats.write_throughput(self._writer, taken)
+            closed = await heartbeats.write_throughput(self._writer, task_minutes)
         except BaseException as error:
-            self._counter.put_back(taken)
+            self._counter.mark_unwritten(task_minutes)
             if isinstance(error, SchemaTooNew) or not isinstance(error, StoreError):
                 raise
             self._failures += 1
             if self._failures == 1 or self._failures % 10 == 0:
                 self._events.emit(StoreCallFailed(self._worker, "throughput", str(error), WRITE_INTERVAL_SECONDS))
             return
-        self._counter.written(taken, closed)
+        self._counter.mark_written(task_minutes, closed)
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "throughput", self._failures))
             self._failures = 0

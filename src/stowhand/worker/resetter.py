@@ -1,11 +1,11 @@
-"""Finds jobs whose workers died, and resets them: in every worker (Sweeper), or in its own process (Resetter).
+"""Finds jobs whose workers are lost, and resets them: in every worker (Sweeper), or in its own process (Resetter).
 
-    look   ask the store about foreign leases: has one expired, and when does the next one expire?
-    reset  if one has expired, reset jobs page by page
-    when   once per interval, and when the next foreign lease expires, as seen by the last look or an empty claim
+A sweep asks the store whether a foreign lease has expired, and when the next one expires. If one has expired, it resets
+jobs page by page. Sweeps follow each other at an interval. Another sweep runs when the next foreign lease expires, as
+reported by the last sweep or by an empty claim.
 
 A lease that has already expired does not set that time. If another transaction locks its row, or its reset is refused,
-every idle worker would look again and again. The interval covers such rows.
+every idle worker would sweep again and again. The interval covers such rows.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
-from stowhand.events import ChangeRefused, Events, JobsReset, StoreCallFailed, StoreRecovered
-from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.events import Events, JobsReset, StoreCallFailed, StoreRecovered
+from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
-from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, check_arguments, heartbeats_of
+from stowhand.protocols.store import Foreign, Heartbeats, Store, check_arguments, heartbeats_of
 from stowhand.worker.host import log_by_default
+from stowhand.worker.refusals import RefusalReporter
 
-IDLE_FACTOR = 6
+IDLE_INTERVAL_FACTOR = 6
+"""Factor of the interval in a worker without recent jobs."""
 MAINTENANCE_INTERVAL_SECONDS = 600.0
 CHECK_INTERVAL_SECONDS = 30.0
 MAX_PAGES_PER_TICK = 20
 """Limit of pages, so that many stalled jobs do not delay a beat."""
 MAX_JITTER_SECONDS = 0.5
-"""Maximum random delay: many idle workers may know the same end of a lease."""
-MAX_REPORTED_REFUSALS = 10_000
-"""Number of refused changes that are remembered as reported."""
+"""Maximum delay by the worker's name: many idle workers may know the same end of a lease."""
 NEVER = float("inf")
 
 
 class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds that decide when a sweeper looks for stalled jobs."""
+    """Times in seconds that determine when a sweeper looks for stalled jobs."""
 
     interval: float
-    """Interval of looks; 0: look at each tick."""
+    """Interval of sweeps; 0: one at each tick."""
     slack: float
     """Time after a lease's end before the job is reset."""
     memory: float = 0.0
-    """Time after the last job for which the interval stays; then it is six times as long."""
+    """Time after the last job for which the interval applies. After it, the interval is six times as long."""
     lease: float = NEVER
-    """Maximum time between looks at the held leases: meanwhile a job may be claimed and its worker die."""
+    """Maximum time between two reports of the held leases: meanwhile a job may be claimed and its worker lost."""
 
 
 class Sweeper:
@@ -66,7 +66,7 @@ class Sweeper:
         is_over: Callable[[], bool] = lambda: False,
         on_reset: Callable[[Sequence[ResetJob]], object] = lambda jobs: None,
     ) -> None:
-        """``is_over`` tells whether a look should end with the current page; ``on_reset`` gets the reset jobs."""
+        """``is_over``: whether a sweep should end with the current page; ``on_reset`` receives the reset jobs."""
         self._name = name
         self._heartbeats = heartbeats
         self._events = events
@@ -74,58 +74,58 @@ class Sweeper:
         self._times = times
         self._is_over = is_over
         self._on_reset = on_reset
-        self.refusals = Refusals(heartbeats, events, name)
+        self.refusals = RefusalReporter(heartbeats, events, name)
         self._jitter = min(MAX_JITTER_SECONDS, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
-        self._looked_at = float("-inf")
+        self._swept_at = float("-inf")
         self._known_at = float("-inf")
         """When the store last reported the held leases."""
-        self.ends = NEVER
+        self.next_end_at = NEVER
         """When the next foreign lease expires, jitter included."""
         self._spared_at = float("-inf")
-        """When a claim last reported that no lease has expired, so that a look was spared."""
-        self._found_late = False
-        """Whether the last look found an expired lease."""
+        """When a claim last reported that no lease has expired, so that a sweep was not needed."""
+        self._has_found_expired = False
+        """Whether the last sweep found an expired lease."""
         self._maintained_at = float("-inf")
         self._checked_at = float("-inf")
 
     def due(self, last_work_at: float) -> float:
-        """Return when to look next. ``last_work_at``: when the worker last had a job. Both are monotonic times."""
+        """Return when to sweep next. ``last_work_at``: when the worker last had a job. Both are monotonic times."""
         was_spared = self._spared_at > last_work_at
-        is_recent = self._found_late or (
+        is_recent = self._has_found_expired or (
             not was_spared and self._clock.monotonic() - last_work_at <= self._times.memory
         )
-        interval = self._times.interval if is_recent else self._times.interval * IDLE_FACTOR
-        return min(self._looked_at + interval, self._known_at + self._times.lease, self.ends)
+        interval = self._times.interval if is_recent else self._times.interval * IDLE_INTERVAL_FACTOR
+        return min(self._swept_at + interval, self._known_at + self._times.lease, self.next_end_at)
 
     def note_foreign(self, foreign: Foreign) -> None:
-        """Note foreign leases seen by an empty claim, which may spare a look. Callable from any thread."""
+        """Note foreign leases reported by an empty claim, which may replace a sweep. Callable from any thread."""
         now = self._clock.monotonic()
         self._known_at = now
         if foreign.none_expired:
-            self._looked_at = self._spared_at = now
-        if self.ends - self._jitter > now:  # otherwise it may have expired, and expired leases are not reported
-            self.ends = self._after(foreign, now)
+            self._swept_at = self._spared_at = now
+        if self.next_end_at - self._jitter > now:  # otherwise it may have expired, and expired leases are not reported
+            self.next_end_at = self._after(foreign, now)
 
     def expect(self, seconds: float) -> None:
         """Note a foreign lease of ``seconds`` that starts or is renewed now. Callable from any thread."""
-        ends = self._clock.monotonic() + seconds + self._times.slack + self._jitter
-        self.ends = min(self.ends, ends)
+        end_at = self._clock.monotonic() + seconds + self._times.slack + self._jitter
+        self.next_end_at = min(self.next_end_at, end_at)
 
-    async def tick(self, *, last_work_at: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
-        """Reset stalled jobs if it is time. After StoreUnreachable, the next tick repeats it.
+    async def tick(self, *, last_work_at: float, list_own_leases: Callable[[], Sequence[Lease]] = tuple) -> None:
+        """Reset stalled jobs if a sweep is due. After StoreUnreachable, the next tick repeats it.
 
-        ``last_work_at``: as for ``due``. ``ours``: returns the leases that this worker renews.
+        ``last_work_at``: as for ``due``. ``list_own_leases``: returns the leases that this worker renews.
         """
         now = self._clock.monotonic()
         if now < self.due(last_work_at):
             return
-        foreign = await self._heartbeats.foreign(ours(), self._times.slack)
+        foreign = await self._heartbeats.foreign(list_own_leases(), self._times.slack)
         if foreign is None or foreign.has_expired:
             await self._reset_stalled()
-        self._looked_at = now
+        self._swept_at = now
         self._known_at = now
-        self._found_late = foreign is not None and foreign.has_expired
-        self.ends = NEVER if foreign is None else self._after(foreign, now)
+        self._has_found_expired = foreign is not None and foreign.has_expired
+        self.next_end_at = NEVER if foreign is None else self._after(foreign, now)
         if now - self._checked_at >= CHECK_INTERVAL_SECONDS:
             await self._heartbeats.check()
             self._checked_at = now
@@ -151,28 +151,6 @@ class Sweeper:
             self._events.emit(JobsReset(tuple(jobs), self._name))
 
 
-class Refusals:
-    """Reporter of jobs that the database refuses to change: once per job and operation, on the heartbeat thread."""
-
-    def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
-        self._heartbeats = heartbeats
-        self._events = events
-        self._name = name
-        self._reported: dict[tuple[JobId, str], None] = {}
-
-    def report(self) -> Sequence[RefusedChange]:
-        """Return the changes refused since the last call, and emit an event for each new one."""
-        refused = self._heartbeats.refused()
-        for refusal in refused:
-            key = refusal.job_id, refusal.operation
-            if key not in self._reported:
-                if len(self._reported) >= MAX_REPORTED_REFUSALS:
-                    del self._reported[next(iter(self._reported))]
-                self._reported[key] = None
-                self._events.emit(ChangeRefused(self._name, refusal.job_id, refusal.operation, refusal.reason))
-        return refused
-
-
 STOP_TIMEOUT_SECONDS = 5.0
 """Time limit of the call under way when the resetter stops."""
 
@@ -181,10 +159,10 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Sugge
     """Options of a resetter. Times are seconds or a ``timedelta``."""
 
     name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"
-    interval: Annotated[float, Seconds("Between two looks.")] = 30.0
-    slack: Annotated[float, Seconds("How long after its lease has ended a job is still left alone.", least=0)] = 0.0
+    interval: Annotated[float, Seconds("Interval of searches for stalled jobs.")] = 30.0
+    slack: Annotated[float, Seconds("Time after the end of its lease before a job is reset.", least=0)] = 0.0
     prompt: Annotated[
-        bool, Switch("Look also as soon as a lease ends, as workers do, and not every interval only.")
+        bool, Switch("Also search as soon as a lease expires, as workers do, and not only at each interval.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -193,10 +171,10 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Sugge
 
 
 class Resetter:
-    """Routine that looks for stalled jobs at once and then every interval. A failed look is reported and repeated."""
+    """Routine that sweeps at once and then at each interval. A failed sweep is reported and repeated."""
 
     serves = True
-    """Tells ``run_all`` to stop it when the routines that it serves have ended."""
+    """``run_all`` stops it when the routines that it serves have ended."""
 
     def __init__(
         self,
@@ -214,13 +192,13 @@ class Resetter:
         self._clock = clock or SystemClock()
         self._stopping = asyncio.Event()
         self._failures = 0
-        self._looked_at = float("-inf")
+        self._swept_at = float("-inf")
         self._sweeper: Sweeper | None = None
         self._ticker: Ticker | None = None
         self._crash: Exception | None = None
 
     async def run(self) -> None:
-        """Look until stopped. It waits during an outage, and raises other errors of the store."""
+        """Sweep until stopped. It waits during an outage, and raises other errors of the store."""
         if self._logs_by_default:
             log_by_default(self.events)
         if self._store.enclosing is not None:
@@ -231,14 +209,14 @@ class Resetter:
             self.events,
             self._clock,
             self.options.name,
-            SweepTimes(interval=0.0, slack=self.options.slack),  # ``_left`` decides when to look
+            SweepTimes(interval=0.0, slack=self.options.slack),  # ``_seconds_left`` decides when to sweep
             is_over=self._stopping.is_set,
         )
         loop = asyncio.get_running_loop()
 
         async def tick() -> float:
             try:
-                return await self._look(sweeper)
+                return await self._sweep(sweeper)
             except Exception as error:  # noqa: BLE001 - boundary: top of the ticker; ``run`` raises it
                 self._crash = error
                 with suppress(RuntimeError):  # a call that outlived the loop
@@ -265,7 +243,7 @@ class Resetter:
         self._stopping.set()
 
     def expect(self, lease: float) -> None:
-        """Note a lease of ``lease`` seconds that starts now: a prompt resetter looks at its end."""
+        """Note a lease of ``lease`` seconds that starts now: a prompt resetter sweeps at its end."""
         if (
             self._sweeper is not None
             and self._ticker is not None
@@ -275,10 +253,10 @@ class Resetter:
             self._sweeper.expect(lease)
             self._ticker.poke()
 
-    async def _look(self, sweeper: Sweeper) -> float:
-        """Look if it is time. Return the seconds until the next look."""
-        if (left := self._left(sweeper)) > 0:
-            return left
+    async def _sweep(self, sweeper: Sweeper) -> float:
+        """Sweep if it is due. Return the seconds until the next sweep."""
+        if (seconds := self._seconds_left(sweeper)) > 0:
+            return seconds
         try:
             await sweeper.tick(last_work_at=self._clock.monotonic())
         except SchemaTooNew:
@@ -290,11 +268,12 @@ class Resetter:
             if self._failures:
                 self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
                 self._failures = 0
-        self._looked_at = self._clock.monotonic()
-        return max(self._left(sweeper), 0.0)
+        self._swept_at = self._clock.monotonic()
+        return max(self._seconds_left(sweeper), 0.0)
 
-    def _left(self, sweeper: Sweeper) -> float:
-        end = self._looked_at + self.options.interval
-        # A failed look does not know the next end: that time may be past.
-        prompt = self.options.prompt and not self._failures
-        return (min(end, sweeper.ends) if prompt else end) - self._clock.monotonic()
+    def _seconds_left(self, sweeper: Sweeper) -> float:
+        due_at = self._swept_at + self.options.interval
+        # After a failed sweep the next end is not known: it may be past.
+        if self.options.prompt and not self._failures:
+            due_at = min(due_at, sweeper.next_end_at)
+        return due_at - self._clock.monotonic()

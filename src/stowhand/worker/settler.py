@@ -22,9 +22,9 @@ from stowhand.worker.leases import HeldJob, Leases
 from stowhand.worker.policy import HandlerPolicies
 from stowhand.worker.state import WorkerState
 
-MAX_BATCH = 500
-_OK = COMPLETED.ended
+MAX_SETTLEMENTS_PER_CALL = 500
 BUSY_RETRY_SECONDS = 0.25
+"""Delay before a job is settled again whose row another transaction locks."""
 
 
 class Settler:
@@ -81,7 +81,7 @@ class Settler:
                 reply = Verdict.UNKNOWN
             self._separate.discard(job)
             self._answer([job], [reply])
-            self._state.look_again()
+            self._state.notify_change()
 
         self._separate.add(job)
         self._state.supervisor.start(settle())
@@ -110,11 +110,11 @@ class Settler:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pending:
-                    self._in_flight = self._pending[:MAX_BATCH]
-                    self._pending = self._pending[MAX_BATCH:]
+                    self._in_flight = self._pending[:MAX_SETTLEMENTS_PER_CALL]
+                    self._pending = self._pending[MAX_SETTLEMENTS_PER_CALL:]
                     await self._record(self._in_flight)
                     self._in_flight = []
-                self._state.look_again()
+                self._state.notify_change()
         except asyncio.CancelledError:
             for job in self._in_flight:
                 job.was_sent = True
@@ -166,7 +166,7 @@ class Settler:
                 await self._pause(error)
                 if expired is not None:
                     await expired.wait()
-                free_entries = MAX_BATCH - len(batch)
+                free_entries = MAX_SETTLEMENTS_PER_CALL - len(batch)
                 batch += self._pending[:free_entries]
                 self._pending = self._pending[free_entries:]
                 pairs = [(job.claim.lease, job.settlement) for job in batch]
@@ -182,7 +182,7 @@ class Settler:
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
-        self._state.look_again()  # the claimer may fill the slots reserved for settlements
+        self._state.notify_change()  # the claimer may fill the slots reserved for settlements
         pause = OUTAGE_BACKOFF(self._failures)
         self._events.emit(StoreCallFailed(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
@@ -212,7 +212,7 @@ class Settler:
             job.settlement = result.settlement
             recorded.append(job)
             claimable = claimable or _makes_claimable(job, continued_keys)
-            if report and (report_success or job.settlement.ended is not _OK):
+            if report and (report_success or job.settlement.ended is not AttemptOutcome.OK):
                 self._events.emit(self._job_ended(job))
         self._state.unrecorded.difference_update(answered)
         self._leases.drop(answered)
@@ -252,12 +252,12 @@ class Settler:
     def _unsettled(self, job: HeldJob, result: RecordedSettlement) -> None:
         claim = job.claim
         if result.verdict is Verdict.UNWRITTEN:
-            reason = f"the store refuses every settlement of it, so its lease will expire ({result.reason})"
+            reason = f"the store refuses every settlement of this job, so its lease will expire ({result.reason})"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, reason))
         elif result.verdict is Verdict.UNKNOWN:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
         else:
-            reason = "its lease was given to another worker before the outcome could be recorded"
+            reason = "its lease was lost before its outcome could be recorded"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, reason))
 
     def _job_ended(self, job: HeldJob) -> JobEnded:

@@ -143,7 +143,7 @@ class Slots:
             while self._ready and not self.is_on_hold:
                 job = self._ready.popleft()
                 if len(self._ready) == self._low_water:
-                    self._state.look_again()
+                    self._state.notify_change()
                     self._last_turn = LONG_AGO  # give the claimer a turn now, so that the next jobs arrive in time
                 if self._leases.start(job):
                     remainder = self._start(slot, job)
@@ -162,7 +162,7 @@ class Slots:
                 return  # a handler swallowed the cancellation of its slot and ended late
             sleeper = asyncio.get_running_loop().create_future()
             self._idle.append(sleeper)
-            self._state.look_again()
+            self._state.notify_change()
             await sleeper
             self._last_turn = self._clock.monotonic()
 

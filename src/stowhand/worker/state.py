@@ -1,7 +1,7 @@
-"""State shared by the parts of a worker: its name and options, the jobs in hand, and the signal that something changed.
+"""State shared by the parts of a worker: its name and options, the jobs that it holds, and the signal of a change.
 
-    look_again   a slot is free, a settlement is recorded, an attempt ended: no reason to query an empty store again
-    wake         the store may have work; ``wakes`` grows, so that a wake-up during a claim is noticed
+    notify_change   a slot is free, a settlement is recorded, an attempt ended: no reason to query an empty store again
+    wake            the store may have work; ``wakes`` grows, so that a wake-up during a claim is noticed
 
 Both set the same asyncio event. It has one waiter at a time: the claimer, and after it the worker's stop. The waiter
 reads the state to find out what changed. The state is written on the worker's loop and read from any thread; other
@@ -34,7 +34,7 @@ MAX_UNRECORDED = 1000
 
 
 class WorkerState:
-    """What a worker should do, and the jobs it holds."""
+    """Instructions to a worker, and the jobs that it holds."""
 
     is_quiet = False
     """Whether claims are suspended."""
@@ -130,7 +130,7 @@ class WorkerState:
     def reach_limit(self, reason: str) -> None:
         """Stop claiming because a limit is reached. The first reason is kept."""
         self.limit_reason = self.limit_reason or reason
-        self.look_again()
+        self.notify_change()
 
     def stop(self, *, skips_grace: bool) -> None:
         """Stop claiming, and end. The grace counts from the first call."""
@@ -138,13 +138,13 @@ class WorkerState:
         if not self.is_stopping:
             self.is_stopping = True
             self.stopped_at = self.clock.monotonic()
-        self.look_again()
+        self.notify_change()
 
     def set_options(self, options: WorkerOptions) -> None:
         """Replace the options by those under the terms of the store. Called before the worker starts."""
         self.options = options
 
-    # -- jobs in hand ---------------------------------------------------------------------------
+    # -- held jobs -------------------------------------------------------------------------------
 
     def end_handler(self, job: HeldJob) -> None:
         """Note that the handler has ended."""
@@ -198,7 +198,7 @@ class WorkerState:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(call, *args)
 
-    def look_again(self) -> None:
+    def notify_change(self) -> None:
         """Signal that something changed in this worker."""
         self.changes += 1
         self._event.set()
@@ -206,10 +206,10 @@ class WorkerState:
     def wake(self) -> None:
         """Signal that the store may have work."""
         self.wakes += 1
-        self.look_again()
+        self.notify_change()
 
-    def recount(self) -> None:
-        """Ask ``pre_claim`` again: an attempt was prepared, ended or left its slot, and it may count attempts."""
+    def ask_pre_claim_again(self) -> None:
+        """Wake the claimer if there is a ``pre_claim``, whose answer may depend on the number of running attempts."""
         if self._has_pre_claim:
             self.wake()
 
@@ -336,4 +336,4 @@ class Supervisor:
             return
         if not task.cancelled() and (error := task.exception()) is not None:
             self.report(error)
-        self._state.look_again()
+        self._state.notify_change()

@@ -16,7 +16,7 @@ from stowhand.protocols.store import Claim
 from stowhand.worker.policy import HandlerPolicies
 from stowhand.worker.state import WorkerState
 
-_ONE_AT_A_TIME = threading.Lock()
+_FRAMES_LOCK = threading.Lock()
 
 
 class LoopWatchdog:
@@ -41,8 +41,8 @@ class LoopWatchdog:
         self._lag = 0.0
         self._blocked_after = self._next_report = state.timings.blocked_after
         self._hang_reported = False
-        self._is_in_doubt = False
-        """Whether the last look suspected a hang. The next one confirms it: the whole process may have slept."""
+        self._is_hang_suspected = False
+        """Whether the last check suspected a hang. The next one confirms it: the whole process may have slept."""
         self.is_hung = False
         """Whether the loop is blocked for so long that its leases are no longer renewed."""
 
@@ -57,7 +57,7 @@ class LoopWatchdog:
         self.last_alive = self._clock.monotonic()
         self._lag = max(self._lag, self.last_alive - last_alive)
         self.is_hung = False
-        self._is_in_doubt = False
+        self._is_hang_suspected = False
 
     @property
     def is_blocked(self) -> bool:
@@ -87,8 +87,8 @@ class LoopWatchdog:
         job = self._state.executing
         claim = job.claim if job is not None else None
         hang_timeout = self._hang_timeout(claim)
-        if not self._is_in_doubt and (job is None or blocked > hang_timeout):
-            self._is_in_doubt = True
+        if not self._is_hang_suspected and (job is None or blocked > hang_timeout):
+            self._is_hang_suspected = True
             self._next_report = blocked
             return
         self.is_hung = blocked > hang_timeout
@@ -125,7 +125,7 @@ def frame_of(thread: int) -> FrameType | None:
     On Python 3.11 a garbage collection within the call may deadlock all threads: it releases the interpreter's lock
     while the call holds the lock of the list of threads. So it is disabled during the call.
     """
-    with _ONE_AT_A_TIME:
+    with _FRAMES_LOCK:
         collects = gc.isenabled()
         gc.disable()
         try:

@@ -54,7 +54,7 @@ from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
 LAST_CLAIM_TIMEOUT_SECONDS = 5.0
-"""Limit for a claim under way when the worker stops: its reply is awaited so that its jobs can be returned."""
+"""Time for which a stopping worker waits for the reply to a claim, so that its jobs can be returned."""
 
 
 def new_identity() -> str:
@@ -109,9 +109,7 @@ class Worker:
             on_crash=partial(self.stop, now=True),
         )
         if not (self._state.queues.are_all or store.capabilities.has_queues):
-            raise ConfigurationError(
-                "queues, exclude_queues: given for a store whose records are in no queue; leave them out"
-            )
+            raise ConfigurationError("queues, exclude_queues: this store has no queues; leave them out")
         self._liveness = LoopLiveness(self._clock)
         self._terms = store.terms
         self._make_parts()
@@ -153,7 +151,9 @@ class Worker:
         task_resources = getattr(handler, "resources", None)
         self._resources = resources = None if task_resources is None else OpenResources(task_resources, watchdog, state)
         heartbeat_moved_at = (
-            (lambda: heartbeater.ticked) if resources is None else lambda: max(heartbeater.ticked, resources.moved_at)
+            (lambda: heartbeater.ticked_at)
+            if resources is None
+            else lambda: max(heartbeater.ticked_at, resources.moved_at)
         )
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moved_at_by_loop = {"loop": lambda: watchdog.last_alive, "heartbeat": heartbeat_moved_at}
@@ -197,7 +197,7 @@ class Worker:
                     watch = supervisor.watch
                     claiming = self._claiming = group.create_task(watch(self._claimer.run))
                     loops = (self._settling, self._wakeups.run, self._guard)
-                    others = [group.create_task(watch(loop)) for loop in loops]
+                    loop_tasks = [group.create_task(watch(loop)) for loop in loops]
                     self._limits.start()
                     try:
                         await asyncio.wait([claiming])
@@ -209,8 +209,8 @@ class Worker:
                             await self._finish(claiming)
                         finally:
                             supervisor.finish()
-                            for other in others:
-                                other.cancel()
+                            for task in loop_tasks:
+                                task.cancel()
         finally:
             self._settler.give_up()
             await self._close()
@@ -247,11 +247,11 @@ class Worker:
 
         """
         state = self._state
-        first = not state.is_stopping
-        if first or (now and not state.skips_grace):
+        is_first = not state.is_stopping
+        if is_first or (now and not state.skips_grace):
             self.events.emit(WorkerStopping(self.id, self.running, now))
         state.stop(skips_grace=now)
-        if first:
+        if is_first:
             self._return_unstarted()
             if self._claiming is not None:
                 self._clock.call_later(LAST_CLAIM_TIMEOUT_SECONDS, self._cancel_claim)
@@ -293,17 +293,17 @@ class Worker:
         self._limits.check()
         self._return_unstarted()
         state.stop(skips_grace=False)
-        grace_ends = state.stopped_at + self.options.grace
-        await self._until(lambda: state.skips_grace or not state.has_busy_slots, grace_ends)
-        last = clock.monotonic() + timings.last_pause
+        grace_end_at = state.stopped_at + self.options.grace
+        await self._until(lambda: state.skips_grace or not state.has_busy_slots, grace_end_at)
+        last_deadline = clock.monotonic() + timings.last_pause
         self._slots.stop_all(Stop.RETURNED)
-        await self._until(lambda: not state.running, last - timings.last_calls)
+        await self._until(lambda: not state.running, last_deadline - timings.last_calls)
         self.unfinished.extend(job.claim.lease for job in self._leases.all() if job.phase is Phase.RUNNING)
         heartbeater.tick_now()
-        await self._until(lambda: not (state.is_unrecorded or state.pending_calls), last)
-        deregister_by = min(clock.monotonic() + heartbeater.deregister(), last)
+        await self._until(lambda: not (state.is_unrecorded or state.pending_calls), last_deadline)
+        deregister_deadline = min(clock.monotonic() + heartbeater.deregister(), last_deadline)
         heartbeater.tick_now()
-        await self._until(lambda: not heartbeater.is_deregistering, deregister_by)
+        await self._until(lambda: not heartbeater.is_deregistering, deregister_deadline)
 
     async def _close(self) -> None:
         """End tasks, thread and guardian. Each ``finally`` runs even if this is cancelled in the step before it."""

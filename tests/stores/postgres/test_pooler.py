@@ -34,7 +34,7 @@ from tests.support.pgbouncer import KNOWS_PREPARED_STATEMENTS, PgBouncer, Progra
 
 POOLED = [False, True]
 """Prepared statements off, and on."""
-POLLING = "no wake-ups are heard: polling instead"
+POLLING = "no wake-ups arrive: polling instead"
 
 
 @pytest.fixture(scope="module")

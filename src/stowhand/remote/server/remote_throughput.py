@@ -51,7 +51,7 @@ class RemoteThroughput:
         for claim in claims:
             job = claim.record
             self._held[claim.lease.pair] = (claim.task, job.run_at, job.started_at, now)
-            self._counter.hear(job.started_at, now)
+            self._counter.sync_clock(job.started_at, now)
         while len(self._held) > MAX_LEASES:
             self._held.popitem(last=False)
 
