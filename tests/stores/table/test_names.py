@@ -55,7 +55,7 @@ def test_a_bare_name_keeps_its_case_where_the_database_does_not_fold() -> None:
     ],
 )
 def test_sql_in_a_name_is_refused_with_what_to_give(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r'is no name but SQL; give a name: jobs, app\.jobs, "Jobs"'):
+    with pytest.raises(ConfigurationError, match=r'is SQL, not a name; give a name: jobs, app\.jobs, "Jobs"'):
         read_relation("table_name", text)
 
 

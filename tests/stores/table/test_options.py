@@ -59,7 +59,7 @@ def test_durations_are_exact() -> None:
     [
         ({"name": ""}, "name: empty; give 1 to 128 characters"),
         ({"name": None}, "name: a NoneType"),
-        ({"table_name": "jobs; --"}, "table_name: 'jobs; --' is no name but SQL"),
+        ({"table_name": "jobs; --"}, "table_name: 'jobs; --' is SQL, not a name"),
         ({"stalled_max_age": 0}, "stalled_max_age: 0 given, must be more than 0"),
         ({"stalled_max_age": timedelta(seconds=-1)}, "stalled_max_age: -1 day, 23:59:59 given, must be more than 0"),
         ({"stalled_max_age": True}, "stalled_max_age: a bool given; give a timedelta, seconds or a phrase"),
@@ -76,7 +76,7 @@ def test_durations_are_exact() -> None:
         ({"max_num_retries": 2**31}, "max_num_retries: 2147483648 given"),
         ({"alternate_column_names": {"staet": "x"}}, "no documented column 'staet'; did you mean 'state'?"),
         ({"alternate_column_names": {"zzz": "x"}}, "no documented column 'zzz'; available: cancel, "),
-        ({"alternate_column_names": {"state": "a b"}}, "alternate_column_names['state']: 'a b' is no name"),
+        ({"alternate_column_names": {"state": "a b"}}, "alternate_column_names['state']: 'a b' is SQL, not a name"),
         ({"alternate_column_names": ["state"]}, "alternate_column_names: a list given; give a dict"),
         ({"alternate_column_names": {"state": "s", "id": "S"}}, "'id' and 'state' are both the column"),
         ({"alternate_column_names": {"state": "cancel"}}, "'state' and 'cancel' are both the column 'cancel'"),

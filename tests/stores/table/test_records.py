@@ -272,10 +272,10 @@ def test_what_is_no_entry_is_shown_to_people_as_it_stands() -> None:
         (KeyType.INTEGER, None, "a NoneType given"),
         (KeyType.INTEGER, 2**63, "beyond 64 bits"),
         (KeyType.UUID, 7, "an int given; the key is a uuid"),
-        (KeyType.UUID, "7", "'7' is no uuid"),
+        (KeyType.UUID, "7", "'7' is not a uuid"),
         (KeyType.TEXT, 7, "an int given; the key is text"),
         (KeyType.TEXT, U, "a UUID given; the key is text"),
-        (KeyType.TEXT, "a\x00", "holds NUL"),
+        (KeyType.TEXT, "a\x00", "contains NUL"),
         (KeyType.TEXT, "\ud800", "lone surrogate"),
     ],
 )
@@ -306,7 +306,7 @@ def test_a_condition_that_is_text_is_refused_with_how_to_write_it() -> None:
 
 
 def test_sql_in_the_column_of_a_comparison_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is no name but SQL"):
+    with pytest.raises(ConfigurationError, match="is SQL, not a name"):
         read_conditions(Where("size = 1 OR true --", "=", 1))
 
 

@@ -20,7 +20,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.table.names import is_sql, read_column
 
-WAITING = (State.QUEUED, State.ERRORED)
+WAITING_STATES = (State.QUEUED, State.ERRORED)
 
 
 def read_states(values: Sequence[State | str]) -> tuple[State, ...]:
@@ -83,7 +83,7 @@ def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
     """Return the refusal to requeue a record in this state (``None``: no such record); ``None`` if allowed."""
     if state is None:
         return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
-    if state in (*WAITING, State.PROCESSING):
+    if state in (*WAITING_STATES, State.PROCESSING):
         return None
     return Answer(record_id, ActionResult.REFUSED, f"it is {state}, which is final: INSERT a record anew")
 
@@ -106,8 +106,9 @@ def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Ans
     if state == State.CANCELED:
         return Answer(record_id, ActionResult.UNCHANGED, "it was canceled already")
     if state == State.PROCESSING and not can_ask:
-        return Answer(record_id, ActionResult.REFUSED, "it is running, and the table has no column cancel to ask it by")
-    if state in (*WAITING, State.PROCESSING):
+        reason = "it is running, and the table has no column cancel for the request"
+        return Answer(record_id, ActionResult.REFUSED, reason)
+    if state in (*WAITING_STATES, State.PROCESSING):
         return None
     return Answer(record_id, ActionResult.REFUSED, f"it is {state}")
 
@@ -136,12 +137,12 @@ def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
             try:
                 return str(UUID(str(value)))
             except ValueError:
-                raise InvalidJob(f"{field}: {value!r} is no uuid; give a uuid.UUID or its text") from None
+                raise InvalidJob(f"{field}: {value!r} is not a uuid; give a uuid.UUID or its text") from None
         raise InvalidJob(f"{field}: {a_type(value)} given; the key is a uuid: give a uuid.UUID or its text")
     if not isinstance(value, str):
         raise InvalidJob(f"{field}: {a_type(value)} given; the key is text: give a str")
     if clean(value, 4 * len(value) + 1) != value:
-        raise InvalidJob(f"{field}: {value!r} holds NUL or a lone surrogate, which no key can hold")
+        raise InvalidJob(f"{field}: {value!r} contains NUL or a lone surrogate, which no key can contain")
     return value
 
 

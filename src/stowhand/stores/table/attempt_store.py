@@ -51,7 +51,7 @@ class AttemptStore(Generic[R]):
 
     @property
     def requeued(self) -> float | None:
-        """Seconds until the attempt's own record is due again; ``None`` if it was not requeued."""
+        """The seconds until the attempt's own record is due again; ``None`` if it was not requeued."""
         decided = control_of(self._attempt).decided
         return decided.delay if isinstance(decided, Snooze) else None
 
@@ -100,9 +100,9 @@ class AttemptStore(Generic[R]):
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         """Replace entry ``number``. Raises LogRefused when there is no such entry, or the lease is lost."""
-        # 0 would be an element before the first, which PostgreSQL would make.
+        # For 0, PostgreSQL would add an element before the first one.
         if type(number) is not int or not 0 < number <= _MAX_ENTRY_NUMBER:
-            raise LogRefused(f"no entry {number!r}: they are numbered 1, 2, …")
+            raise LogRefused(f"there is no entry {number!r}; entries are numbered 1, 2, …")
         text = _as_json(entry)
         with self._calls.timed("update_log"):
             await self._tools.update_log(self._attempt.lease, number, text)

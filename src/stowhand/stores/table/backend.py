@@ -1,7 +1,7 @@
 """The interface of a database to a table's store, implemented by stores/postgres/table and stores/sqlite/table.
 
-``shape`` is made of the options (names.py); options.py decides what is selected, and in what order. The durations
-``options.stalled``, ``retry_delay`` and so on are in seconds. No backend connects before ``open``.
+``shape`` is created from the options (names.py); options.py determines the selected columns and their order. The
+durations ``options.stalled``, ``retry_delay`` and so on are in seconds. No backend connects before ``open``.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class ClaimedRow(msgspec.Struct, frozen=True):
     """A claimed row, as read from the database."""
 
     lease: Lease
-    """``epoch``: ``started_at`` in microseconds since 1970, as the column holds it after the claim; where that is whole
-    seconds, with ``num_resets`` added. Every later write compares it, beside the token."""
+    """Its epoch is ``started_at`` in microseconds since 1970, as stored after the claim. If the column stores whole
+    seconds, ``num_resets`` is added. Every later write compares the epoch and the token."""
     values: tuple[Any, ...]
     """The values of the column expressions after the update, in order."""
     num_failures: int
     num_resets: int
     fault: str = ""
-    """Why there are no values, as when the view shows the row twice; the attempt is an error. Empty: no fault."""
+    """The reason why there are no values, such as a view that shows the row twice. The attempt then fails. Empty: no
+    fault."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -48,11 +49,11 @@ class Finding(msgspec.Struct, frozen=True):
 
     problem: str
     fix: str = ""
-    """SQL to run statement by statement; empty where only a person can decide."""
+    """SQL to run statement by statement; empty if the user must decide."""
     fatal: bool = True
-    """Whether no worker can serve the table as it is. Otherwise it is advice (an index)."""
+    """Whether no worker can serve the table with this problem. Otherwise the finding is advice, such as an index."""
     warned: bool = False
-    """Whether every starting worker reports it, not only the check: it makes records wait, or run again."""
+    """Whether every starting worker reports the finding, because it makes records wait, or run again."""
 
 
 class Notices:
@@ -64,7 +65,7 @@ class Notices:
 
     def add_listener(self, events: Events) -> None:
         """Emit to these events too."""
-        if not any(events is one for one in self._listeners):
+        if not any(events is listener for listener in self._listeners):
             self._listeners.append(events)
 
     def warn(self, warning: str, fix: str = "") -> None:

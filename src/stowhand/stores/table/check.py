@@ -42,7 +42,7 @@ MAX_SAMPLE_ROWS = 10_000
 CHANGED_CLAIM = (
     "a trigger sets {column}, which identifies a claim: it must not change that column while a record is processing"
 )
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_PATTERN = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _PARTITION_ADVICE = "; build it on each partition, and attach it"
 
 
@@ -73,7 +73,7 @@ class Index(msgspec.Struct, frozen=True):
     @property
     def states(self) -> set[State]:
         """The states that its predicate names."""
-        return {one for one in State if f"'{one}'" in self.predicate}
+        return {state for state in State if f"'{state}'" in self.predicate}
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Rule(msgspec.Struct, frozen=True):
     refused: Sequence[State] | None = None
     """The refused states, if the rule concerns the state alone; ``None`` if they are not known."""
     widened: str = ""
-    """SQL after which the rule accepts every state."""
+    """SQL that makes the rule accept every state."""
 
 
 class CatalogFacts(msgspec.Struct, frozen=True):
@@ -113,13 +113,16 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
         """Return the names of indexes that contain waiting records and no finished ones.
 
-        A claim may walk one of them in order; whether it has the order of claims, a plan tells. ``retries``: failed
-        attempts are retried.
+        A claim may walk one of them in order; a query plan shows whether it has the order of claims. ``retries``:
+        failed attempts are retried.
         """
-        state = _key(shape, "state")
-        alone = [one.name for one in self.indexes if not one.states and one.columns[:1] == (state,) and not retries]
-        waits = {State.QUEUED, State.ERRORED}
-        return alone + [one.name for one in self.indexes if State.QUEUED in one.states and one.states <= waits]
+        state, waiting_states = _key(shape, "state"), {State.QUEUED, State.ERRORED}
+        names_by_state = [
+            index.name for index in self.indexes if not index.states and index.columns[:1] == (state,) and not retries
+        ]
+        return names_by_state + [
+            index.name for index in self.indexes if State.QUEUED in index.states and index.states <= waiting_states
+        ]
 
 
 class Dialect(Protocol):
@@ -155,12 +158,12 @@ def find_problems(facts: CatalogFacts, shape: Shape, options: TableOptions[Any],
             " itself as table_name, and a view as view_name"
         )
     else:
-        found = [one for documented in shape.columns for one in _column(facts, shape, documented, dialect)]
+        findings = [finding for documented in shape.columns for finding in _column(facts, shape, documented, dialect)]
         for rule in facts.rules:
-            found += _rule(facts, shape, rule)
-        yield from found
+            findings += _rule(facts, shape, rule)
+        yield from findings
         yield from _key_findings(facts, shape, options, dialect)
-        if all(one.fix or not one.fatal for one in found):  # else other columns are to be mapped first
+        if all(finding.fix or not finding.fatal for finding in findings):  # Otherwise map other columns first.
             yield from _indexes(facts, shape, options, dialect)
         yield from _triggers(facts, shape)
     if shape.viewed:
@@ -174,13 +177,13 @@ def _column(facts: CatalogFacts, shape: Shape, documented: str, dialect: Dialect
             yield _missing(shape, documented, dialect)
     elif documented not in READ_ONLY_COLUMNS and column.computed:
         yield _unfit(shape, documented, f"column {own} computes itself; a worker writes it")
-    elif why := dialect.misfit(documented, column):
-        yield _unfit(shape, documented, f"column {own} is {column.type or 'of no type'}: {why}")
+    elif reason := dialect.misfit(documented, column):
+        yield _unfit(shape, documented, f"column {own} is {column.type or 'of no type'}: {reason}")
     elif documented in EMPTIED_COLUMNS and column.filled:
         yield _unfit(shape, documented, f"column {own} is NOT NULL; a worker empties it")
     elif documented == "state" and "'queued'" not in (column.default or ""):
-        has = f"the default {column.default}" if column.default else "no default"
-        problem = f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed"
+        default = f"the default {column.default}" if column.default else "no default"
+        problem = f"column {own} has {default}: an INSERT that does not name it makes a record that is never claimed"
         yield Finding(problem, "" if column.default else dialect.default("state"), fatal=False)
 
 
@@ -190,8 +193,8 @@ def _missing(shape: Shape, documented: str, dialect: Dialect) -> Finding:
     if documented == "id":
         return Finding(f"{problem}: name the column of a unique key, alternate_column_names={{'id': ...}}")
     if documented == "state":
-        run = f"UPDATE {shape.table.quoted} SET {names.quote(own)} = 'queued' WHERE ..."
-        problem += f": the rows that are there will count as completed; for those that are to run, afterwards: {run}"
+        update = f"UPDATE {shape.table.quoted} SET {names.quote(own)} = 'queued' WHERE ..."
+        problem += f": existing rows will count as completed; for rows that must run, afterwards: {update}"
     return Finding(problem, dialect.add(documented, own))
 
 
@@ -226,8 +229,8 @@ def _rule(facts: CatalogFacts, shape: Shape, rule: Rule) -> Iterator[Finding]:
 def refused_statement(state: Column, expression: str) -> str:
     """Return a query for the states that a CHECK on the state refuses. It needs no row."""
     possible = " UNION ALL ".join(
-        f"SELECT '{one}' AS refused, CAST('{one}' AS {state.type or 'text'}) AS {names.quote(state.name)}"
-        for one in State
+        f"SELECT '{value}' AS refused, CAST('{value}' AS {state.type or 'text'}) AS {names.quote(state.name)}"
+        for value in State
     )
     return f"SELECT refused FROM ({possible}) AS possible WHERE NOT ({expression})"
 
@@ -247,7 +250,7 @@ def _key_findings(facts: CatalogFacts, shape: Shape, options: TableOptions[Any],
     if not is_unique:
         yield Finding(f"no index begins with {own}{_PARTITION_ADVICE if not fix else ''}", fix, fatal=False)
         return
-    hint = "" if fix else "; where ids are unique all the same, say so: unique_ids=True, --unique-ids"
+    hint = "" if fix else "; if ids are unique nevertheless, set unique_ids=True, --unique-ids"
     yield Finding(f"column {own} has no unique index{hint}", fix)
 
 
@@ -259,28 +262,29 @@ def _indexes(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dial
             own = _order_columns(facts, shape, options) or own
         keys = tuple(name if shape.folds else name.lower() for name in own)
         if any(
-            one.columns[: len(keys)] == keys
-            and (not one.predicate or (wanted.states and {*wanted.states} <= one.states))
-            for one in facts.indexes
-            if wanted.states == () or one.predicate
+            index.columns[: len(keys)] == keys
+            and (not index.predicate or (wanted.states and {*wanted.states} <= index.states))
+            for index in facts.indexes
+            if wanted.states == () or index.predicate
         ):
             continue
-        sought = STATES_BY_SUFFIX.get(wanted.suffix, ())
-        found = any(
-            {*sought} <= one.states or (one.columns[:1] == (state,) and not one.predicate) for one in facts.indexes
+        separated_states = STATES_BY_SUFFIX.get(wanted.suffix, ())
+        is_separated = any(
+            {*separated_states} <= index.states or (index.columns[:1] == (state,) and not index.predicate)
+            for index in facts.indexes
         )
-        behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
-        over = "" if found or not sought else ": every query reads all finished records"
+        records = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
+        effect = "" if is_separated or not separated_states else ": every query reads all finished records"
         fix = dialect.index(shape, _with_free_name(facts, shape, wanted), own)
-        problem = f"no index on ({', '.join(own)}){behind}{over}{_PARTITION_ADVICE if not fix else ''}"
-        yield Finding(problem, fix, fatal=False, warned=bool(over))
+        problem = f"no index on ({', '.join(own)}){records}{effect}{_PARTITION_ADVICE if not fix else ''}"
+        yield Finding(problem, fix, fatal=False, warned=bool(effect))
 
 
 def _with_free_name(facts: CatalogFacts, shape: Shape, wanted: Recommended) -> Recommended:
     """Return the index with a free name: another index may have its name, on other columns."""
-    taken = {index.name for index in facts.indexes}
+    used_names = {index.name for index in facts.indexes}
     number, suffix = 1, wanted.suffix
-    while shorten_name(f"{shape.table.name}_{suffix}") in taken:
+    while shorten_name(f"{shape.table.name}_{suffix}") in used_names:
         number += 1
         suffix = f"{wanted.suffix}_{number}"
     return replace(wanted, suffix=suffix)
@@ -292,12 +296,10 @@ def _order_columns(facts: CatalogFacts, shape: Shape, options: TableOptions[Any]
         order = order_of(options, shape)
     except ConfigurationError:
         return []
-    found = [one.name if isinstance(one, names.Column) else "" for one in order]
-    return (
-        list(dict.fromkeys(found))
-        if all((name if shape.folds else name.lower()) in facts.columns for name in found)
-        else []
-    )
+    columns = [expression.name if isinstance(expression, names.Column) else "" for expression in order]
+    if not all((name if shape.folds else name.lower()) in facts.columns for name in columns):
+        return []
+    return list(dict.fromkeys(columns))
 
 
 def _triggers(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
@@ -313,32 +315,32 @@ def _triggers(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
 def _sets_column(definition: str, column: str) -> bool:
     """Return whether a trigger's text sets a column, or passes its name to a function: ``moddatetime(started_at)``.
 
-    The text shows neither when it sets the column nor what its function does. A worker notices that when it claims a
-    record, or renews its lease.
+    The text shows neither when it sets the column nor what its function does. A worker detects a change of the column
+    when it claims a record, or renews its lease.
     """
-    source, name = _COMMENT.sub(" ", definition), re.escape(column)
-    ways = (rf'\bset\b[^;]*?(?<![\w.])"?{name}"?\s*=', rf"\bexecute\b.*\([^)]*'{name}'")
-    return any(re.search(way, source, re.IGNORECASE | re.DOTALL) for way in ways)
+    source, name = _COMMENT_PATTERN.sub(" ", definition), re.escape(column)
+    patterns = (rf'\bset\b[^;]*?(?<![\w.])"?{name}"?\s*=', rf"\bexecute\b.*\([^)]*'{name}'")
+    return any(re.search(pattern, source, re.IGNORECASE | re.DOTALL) for pattern in patterns)
 
 
 def _view(facts: CatalogFacts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
-    shown, own = shape.view.display_name, shape.columns["id"]
+    view, own = shape.view.display_name, shape.columns["id"]
     if not facts.view_kind:
-        made = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLE_KINDS) else ""
-        yield Finding(f"there is no view {shown}", made)
+        fix = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLE_KINDS) else ""
+        yield Finding(f"there is no view {view}", fix)
         return
     if facts.view_kind == "materialised view":
-        yield Finding(f"{shown} is a materialised view: a claimed record would show what it was before the claim")
+        yield Finding(f"{view} is a materialised view: a claimed record would have its values from before the claim")
     column, key = facts.view_columns.get(_key(shape, "id")), facts.column(shape, "id")
     if column is None:
-        yield Finding(f"the view {shown} does not show {own}: select it, unchanged, under that name")
+        yield Finding(f"the view {view} does not show {own}: select it, unchanged, under that name")
     elif key is not None and shape.folds and key.type != column.type:
         yield Finding(
-            f"the view {shown} shows {own} as {column.type}; in the table it is {key.type}: select it unchanged"
+            f"the view {view} shows {own} as {column.type}; in the table it is {key.type}: select it unchanged"
         )
     elif _key(shape, "state") not in facts.view_columns:
         yield Finding(
-            f"the view {shown} does not show {shape.columns['state']}: no index lets a claim skip finished"
+            f"the view {view} does not show {shape.columns['state']}: no index lets a claim skip finished"
             " records; select it, unchanged, under that name",
             fatal=False,
         )
@@ -363,25 +365,28 @@ def sample_statement(shape: Shape) -> str:
 
 def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[Finding]:
     """Yield the findings about the rows of ``sample_statement``."""
-    for what, value, number in rows:
-        have = (
-            "1 record has" if number == 1 else f"{number} records{' or more' if number == MAX_SAMPLE_ROWS else ''} have"
-        )
-        if what == "state" and value not in tuple(State):
-            shown = "no state (NULL)" if value is None else f"the state {value!r}, unknown to workers"
-            yield Finding(f"of {MAX_SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
-        elif what == "unmarked" and number:
-            run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
+    for kind, value, count in rows:
+        records_have = _records_have(count)
+        if kind == "state" and value not in tuple(State):
+            state = "no state (NULL)" if value is None else f"the state {value!r}, unknown to workers"
+            yield Finding(f"of {MAX_SAMPLE_ROWS} records at most, {records_have} {state}: never claimed", fatal=False)
+        elif kind == "unmarked" and count:
+            update = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
             beat = shape.columns["last_heartbeat_at"]
             yield Finding(
-                f"{have} the state processing and no {beat}: no worker has claimed such a record, and none resets"
-                f" it. To run it: {run};",
+                f"{records_have} the state processing and no {beat}: no worker has claimed such a record, and none"
+                f" resets it. To run it: {update};",
                 fatal=False,
             )
-        elif what == "no id" and number:
-            yield Finding(
-                f"{have} no {shape.columns['id']} (NULL): never claimed, nor listed", fatal=False, warned=True
-            )
+        elif kind == "no id" and count:
+            problem = f"{records_have} no {shape.columns['id']} (NULL): never claimed, nor listed"
+            yield Finding(problem, fatal=False, warned=True)
+
+
+def _records_have(count: int) -> str:
+    if count == 1:
+        return "1 record has"
+    return f"{count} records or more have" if count == MAX_SAMPLE_ROWS else f"{count} records have"
 
 
 def _unmarked(shape: Shape) -> str:

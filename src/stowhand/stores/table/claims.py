@@ -1,10 +1,10 @@
-"""Rules of claims that are the same for every database. Reads nothing.
+"""Rules of claims that are the same for every database, without any access to it.
 
 bad records  searched for only after an error: the view shows a record twice, or not at all once it is processing, or
              an expression raises for it. If every record of a larger claim is bad, the view is at fault: nothing is
              claimed, and no attempt is used
-tokens       the start times of claims, and abandoned tokens. The table has no column for them, and only this process
-             claims with these tokens
+tokens       the start times of claims, and abandoned tokens, in memory: the table has no column for them, and only
+             this process claims with these tokens
 """
 
 from __future__ import annotations
@@ -99,17 +99,17 @@ def read_by_key(keys: Sequence[JobId], records: Sequence[tuple[Any, ...]], refus
 
 
 MAX_CLAIMS = 10_000
-"""The claims to remember. A claim is abandoned soon after its start, if at all."""
+"""Number of claims to remember. A claim is abandoned soon after its start, if at all."""
 MAX_TOKENS = 10_000
-"""The tokens to remember. Claims come from this process only, and end long before so many others."""
+"""Number of tokens to remember. A claim of this process ends long before 10,000 other claims."""
 
 
 class StartedClaims:
     """Start times of claims, written by the event loop and read by the thread of the heartbeats.
 
-    To abandon a claim, its token is known, but not the epochs of its records. Within one lease from its start no worker
-    can have reset those records. Later, another program may have done so, and may run them again without a token: then
-    they come back by themselves.
+    When a claim is abandoned, its token is known, but not the epochs of its records. Within one lease after its start
+    no worker can have reset these records. Later, another program may have reset them and may run them again without
+    a token. They are not released then: a sweep resets those whose leases have expired.
     """
 
     def __init__(self, lease: float) -> None:

@@ -76,7 +76,7 @@ class DdlOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.channel is not None and self.dialect != "postgres":
-            raise ConfigurationError("notify: SQLite has no NOTIFY; its workers poll the file, which is cheap")
+            raise ConfigurationError("notify: SQLite has no NOTIFY, and its workers poll the file; leave it out")
         if self.channel is not None and not 0 < len(self.channel.encode()) <= MAX_NAME_BYTES:
             raise ConfigurationError(f"channel: {self.channel!r} given; 1 to {MAX_NAME_BYTES} bytes")
 
@@ -153,17 +153,17 @@ def index_ddl(
 
 def view_ddl(shape: Shape, dialect: str = "postgres", *, if_not_exists: bool = False) -> str:
     """Return a view of the table alone, which its owner may extend by joins."""
-    sqlite = dialect == "sqlite"
-    name = f"{_if_not_exists(sqlite and if_not_exists)}{shape.view.quoted}"
+    is_sqlite = dialect == "sqlite"
+    name = f"{_if_not_exists(is_sqlite and if_not_exists)}{shape.view.quoted}"
     statement = f"CREATE VIEW {name} AS\n  SELECT job.*\n  FROM {shape.table.quoted} AS job;"
-    if if_not_exists and not sqlite:  # replacing a view would remove its owner's joins
+    if if_not_exists and not is_sqlite:  # replacing a view would remove its owner's joins
         tag = _tag(statement)
         is_missing = f"to_regclass({_literal(shape.view.quoted)}) IS NULL"
         statement = f"DO {tag} BEGIN IF {is_missing} THEN\n{statement}\nEND IF; END {tag};"
-    return f"-- Join here whatever else a handler needs of a record.\n{statement}"
+    return f"-- Join other tables here if a handler needs more columns.\n{statement}"
 
 
-_NOTIFY = """\
+_NOTIFY_TRIGGER_TEMPLATE = """\
 -- Wakes the workers that listen: once per transaction, and only when a record has become claimable.
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {tag}
 BEGIN
@@ -194,7 +194,7 @@ CREATE TRIGGER stowhand_notify_updated AFTER UPDATE ON {table}
 def trigger_ddl(shape: Shape, channel: str) -> str:
     """Return the trigger that wakes workers listening to the channel (PostgreSQL)."""
     function = Relation(shorten_name(f"{shape.table.name}_notify"), shape.table.schema)
-    return _NOTIFY.format(
+    return _NOTIFY_TRIGGER_TEMPLATE.format(
         function=function.quoted,
         table=shape.table.quoted,
         tag=_tag("".join((*shape.columns.values(), channel))),
@@ -218,10 +218,10 @@ def _table(plan: DdlOptions) -> str:
 
 
 def _indexes(plan: DdlOptions) -> list[str]:
-    condition = [
+    statements = [
         index_ddl(plan.shape, index, plan.dialect, if_not_exists=plan.if_not_exists) for index in RECOMMENDED_INDEXES
     ]
-    return ["\n".join(condition)]
+    return ["\n".join(statements)]
 
 
 def _if_not_exists(if_not_exists: bool) -> str:

@@ -4,7 +4,7 @@
     app.jobs j      "app"."jobs" AS "j"     a schema and an alias, with or without AS
     "Jobs"          "Jobs"                  a quoted name keeps its case
 
-Anything else is refused: it would be SQL. All statements about one table are composed of its ``Shape``.
+Any other text is refused, because it would be SQL. All statements about one table are composed from its ``Shape``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ POSTGRES_NAME_BYTES = 63
 """The limit of a name; the server silently truncates longer ones."""
 
 T = TypeVar("T")
-_FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_ASCII_LOWER_CASE = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -172,7 +172,7 @@ def read_shape(table_name: str, view_name: str | None, alternate: Mapping[str, s
 
 def read_relation(field: str, text: str, *, folds: bool = True) -> Relation:
     """Parse ``name`` or ``schema.name``, each quoted or not, with `` alias`` or `` AS alias``."""
-    match = _RELATION.fullmatch(_text(field, text).strip())
+    match = _RELATION_PATTERN.fullmatch(_text(field, text).strip())
     if match is None or (match["alias"] or "").lower() == "as":
         raise _refused(field, text, 'give a name: jobs, app.jobs, "Jobs", with an alias if you like: jobs j')
     schema, name, alias = (_parse_name(field, match[part], folds) for part in ("schema", "name", "alias"))
@@ -182,7 +182,7 @@ def read_relation(field: str, text: str, *, folds: bool = True) -> Relation:
 
 def read_column(text: str, *, field: str = "column", folds: bool = True) -> Column:
     """Parse ``name`` or ``alias.name``, each quoted or not."""
-    match = _COLUMN.fullmatch(_text(field, text).strip())
+    match = _COLUMN_PATTERN.fullmatch(_text(field, text).strip())
     if match is None:
         escaped = text.replace('"', '\\"')
         raise _refused(
@@ -197,7 +197,7 @@ def read_column(text: str, *, field: str = "column", folds: bool = True) -> Colu
 
 def read_bare(field: str, text: str, *, folds: bool = True) -> str:
     """Parse one name without anything before or after it."""
-    match = _BARE.fullmatch(_text(field, text).strip())
+    match = _BARE_NAME_PATTERN.fullmatch(_text(field, text).strip())
     if match is None:
         raise _refused(field, text, 'give the name of one column: status, "Status"')
     return _parse_name(field, match[0], folds) or ""
@@ -222,10 +222,12 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-_NAME = r'(?:[^\W\d][\w$]*|"(?:[^"\0]|"")+")'
-_BARE = re.compile(_NAME)
-_COLUMN = re.compile(rf"(?:(?P<qualifier>{_NAME})\.)?(?P<name>{_NAME})")
-_RELATION = re.compile(rf"(?:(?P<schema>{_NAME})\.)?(?P<name>{_NAME})(?:\s+(?:[Aa][Ss]\s+)?(?P<alias>{_NAME}))?")
+_NAME_PATTERN = r'(?:[^\W\d][\w$]*|"(?:[^"\0]|"")+")'
+_BARE_NAME_PATTERN = re.compile(_NAME_PATTERN)
+_COLUMN_PATTERN = re.compile(rf"(?:(?P<qualifier>{_NAME_PATTERN})\.)?(?P<name>{_NAME_PATTERN})")
+_RELATION_PATTERN = re.compile(
+    rf"(?:(?P<schema>{_NAME_PATTERN})\.)?(?P<name>{_NAME_PATTERN})(?:\s+(?:[Aa][Ss]\s+)?(?P<alias>{_NAME_PATTERN}))?"
+)
 
 
 def _parse_name(field: str, match: str | None, folds: bool) -> str | None:
@@ -239,7 +241,7 @@ def _parse_name(field: str, match: str | None, folds: bool) -> str | None:
 
 def _folded(name: str) -> str:
     # ASCII only: folding of other letters depends on the server's encoding, and UTF-8 has none.
-    return name.translate(_FOLD)
+    return name.translate(_ASCII_LOWER_CASE)
 
 
 def _text(field: str, value: object) -> str:
@@ -248,11 +250,11 @@ def _text(field: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"{field}: {value!r} holds a lone surrogate, which no database can hold") from None
+        raise ConfigurationError(f"{field}: {value!r} contains a lone surrogate, which no database can store") from None
     return value
 
 
 def _refused(field: str, text: str, fix: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{field}: {text!r} is no name but SQL; {fix}" if text.strip() else f"{field}: empty; {fix}"
+        f"{field}: {text!r} is SQL, not a name; {fix}" if text.strip() else f"{field}: empty; {fix}"
     )

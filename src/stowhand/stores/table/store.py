@@ -30,7 +30,7 @@ from stowhand.protocols.store import PART_NAMES, Capabilities, Claim, ClaimReque
 from stowhand.retry import constant
 from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import (
-    WAITING,
+    WAITING_STATES,
     read_after,
     read_conditions,
     read_filters,
@@ -53,7 +53,7 @@ from stowhand.stores.table.records import (
 from stowhand.stores.url import scheme_of, store_url
 
 R = TypeVar("R")
-_REFUSED = "a table of yours, and its rows, are the application's: use SQL"
+_PART_IS_ABSENT = "a table of yours, and its rows, are the application's: use SQL"
 
 
 class TableStore(Generic[R]):
@@ -76,13 +76,13 @@ class TableStore(Generic[R]):
         _pinned: DatabaseClock | None = None,
     ) -> None:
         self.options = options
-        self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PART_NAMES, _REFUSED))
+        self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PART_NAMES, _PART_IS_ABSENT))
         self._notices = Notices(options.name)
         self._backend, shape = backend_of(place, options, _pinned, self._notices)
         self._folds = shape.folds
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
-        self._offer = partial(self._attempt_store, self._backend)
+        self._store_factory = partial(self._attempt_store, self._backend)
         self._open_lock = asyncio.Lock()
         self._is_open = False
 
@@ -220,7 +220,7 @@ class TableStore(Generic[R]):
         """Give the handler its ``ctx.store``, and with ``transactional`` an enclosing transaction."""
         if self.options.transactional:
             return self._in_transaction(attempt)
-        control_of(attempt).offer = self._offer
+        control_of(attempt).offer = self._store_factory
         return None
 
     @asynccontextmanager
@@ -299,7 +299,7 @@ class TableStore(Generic[R]):
 
     async def queued_count(self, include_processing: bool = False, conditions: object = ()) -> int:
         """Count waiting records (queued or errored, due or not), optionally with those in processing."""
-        states = (*WAITING, State.PROCESSING) if include_processing else WAITING
+        states = (*WAITING_STATES, State.PROCESSING) if include_processing else WAITING_STATES
         return await self.count_by_state(*states, conditions=conditions)
 
     async def count_by_state(self, *states: State | str, conditions: object = ()) -> int:

@@ -156,8 +156,8 @@ def test_what_only_the_application_can_write_is_refused(app: Application, run: R
     app.raw.create_function("shop_knows", 1, bool, deterministic=True)
     app.raw.executescript(ddl if ddl.endswith("END") else ddl + altered("state", "").partition("(")[2])
     (found,) = [finding for finding in check(app, run) if finding.fatal]
-    assert re.search("what a worker writes cannot be written here: .*(shop_knows|main.gone)", found.problem)
-    with pytest.raises(TableUnsuitable, match="what a worker writes"):
+    assert re.search("a worker's writes are not possible here: .*(shop_knows|main.gone)", found.problem)
+    with pytest.raises(TableUnsuitable, match="writes are not possible"):
         run(app.table().open())
 
 

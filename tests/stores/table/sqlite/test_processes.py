@@ -212,7 +212,7 @@ def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(
                 assert seconds >= 0.1
                 assert await asyncio.to_thread(beaten.wait, 20)
 
-        monkeypatch.setattr(module, "CLOCK", Clock())
+        monkeypatch.setattr(module, "SYSTEM_CLOCK", Clock())
         beating = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(beat())))
         await asyncio.sleep(0.05)
         app.sql("COMMIT")

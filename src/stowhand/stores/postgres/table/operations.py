@@ -34,7 +34,11 @@ class PostgresOperations:
         if isinstance(result, Answer):
             return result
         is_canceled = result == State.CANCELED
-        return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
+        return Answer(
+            record_id,
+            ActionResult.DONE,
+            "its cancellation was requested, so it is canceled instead" if is_canceled else "",
+        )
 
     async def retry(self, record_id: JobId) -> Answer:
         """Return a record to the queue with no attempts."""
@@ -48,7 +52,7 @@ class PostgresOperations:
         if isinstance(result, Answer):
             return result
         if result == State.PROCESSING:
-            return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
+            return Answer(record_id, ActionResult.ASKED, "it is running; its worker will stop it")
         return Answer(record_id, ActionResult.DONE)
 
     async def _act(

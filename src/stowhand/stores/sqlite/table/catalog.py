@@ -28,10 +28,10 @@ from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.names import TOKEN_COLUMN, Relation, Shape, quote
 
-_UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
+_UPDATE_EVENT_PATTERN = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
 """The first match in a trigger's text is the event that runs it."""
-_CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
-_WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
+_CHECK_PATTERN = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
+_WHERE_PATTERN = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
 def survey(connection: sqlite3.Connection, shape: Shape) -> CatalogFacts:
@@ -67,7 +67,7 @@ def _columns(connection: sqlite3.Connection, relation: Relation) -> dict[str, Co
     rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})").fetchall()
     key = [row[1].lower() for row in rows if row[5]]
     return {
-        # The row's own number is never NULL.
+        # The rowid is never NULL.
         name.lower(): Column(
             name,
             declared or "",
@@ -85,7 +85,7 @@ def _indexes(connection: sqlite3.Connection, relation: Relation) -> list[Index]:
     for _, name, unique, _, partial in connection.execute(f"PRAGMA main.index_list({quote(relation.name)})").fetchall():
         own = tuple(row[2] and row[2].lower() for row in connection.execute(f"PRAGMA main.index_info({quote(name)})"))
         row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
-        predicate = _WHERE.split(row[0])[-1] if partial and row and row[0] else ""
+        predicate = _WHERE_PATTERN.split(row[0])[-1] if partial and row and row[0] else ""
         indexes.append(Index(name, bool(unique), own, predicate))
     rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})").fetchall()
     key = tuple(row[1].lower() for row in sorted(rows, key=lambda row: row[5]) if row[5])
@@ -101,21 +101,23 @@ def _triggers(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
     return {
         name: sql
         for name, sql in rows
-        if (update := _UPDATE.search(sql)) and (update["columns"] is None or beat in update["columns"].lower())
+        if (update := _UPDATE_EVENT_PATTERN.search(sql))
+        and (update["columns"] is None or beat in update["columns"].lower())
     }
 
 
 def _rules(connection: sqlite3.Connection, sql: str, facts: CatalogFacts, shape: Shape) -> Iterator[Rule]:
     """Yield CHECKs on columns that a worker writes. One on the state alone is evaluated, without rows or locks."""
-    state, written = facts.column(shape, "state"), [name for name in shape.columns if name not in READ_ONLY_COLUMNS]
-    columns = [column.name for name in written if (column := facts.column(shape, name)) is not None]
+    state = facts.column(shape, "state")
+    written_names = [name for name in shape.columns if name not in READ_ONLY_COLUMNS]
+    columns = [column.name for name in written_names if (column := facts.column(shape, name)) is not None]
     for expression in _checks(sql):
         columns_of_check = [
             own for own in columns if re.search(rf"(?<!\w){re.escape(own)}(?!\w)", expression, re.IGNORECASE)
         ]
         refused = None
         if state is not None and columns_of_check == [state.name]:
-            with contextlib.suppress(sqlite3.Error):  # it names other columns, or the application's own functions
+            with contextlib.suppress(sqlite3.Error):  # The CHECK names other columns, or the application's functions.
                 rows = connection.execute(refused_statement(state, expression)).fetchall()
                 refused = [State(row[0]) for row in rows]
         if columns_of_check:
@@ -124,7 +126,7 @@ def _rules(connection: sqlite3.Connection, sql: str, facts: CatalogFacts, shape:
 
 def _checks(sql: str) -> Iterator[str]:
     """Yield the expressions of a table's CHECKs."""
-    for check in _CHECK.finditer(sql):
+    for check in _CHECK_PATTERN.finditer(sql):
         depth, end = 1, check.end()
         while depth and end < len(sql):
             depth += {"(": 1, ")": -1}.get(sql[end], 0)

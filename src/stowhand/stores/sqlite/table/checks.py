@@ -80,7 +80,7 @@ def _probe(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) ->
             connection.execute(f"EXPLAIN {statement}", _AnyValue()).close()
     except sqlite3.Error as error:
         # For example, a CHECK or a trigger calls an application's own function.
-        raise _unsuitable(error, table.shape.table, "what a worker writes cannot be written here") from error
+        raise _unsuitable(error, table.shape.table, "a worker's writes are not possible here") from error
     return msgspec.structs.replace(table, names=names, walks=walks)
 
 

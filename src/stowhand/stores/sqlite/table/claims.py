@@ -1,4 +1,4 @@
-"""Claims records in a write transaction: no other program writes then, so no row is locked or read twice."""
+"""Claims records in a write transaction. No other program can write meanwhile, so rows need no locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.database.sqlite_errors import concerns_call
 from stowhand.stores.sqlite.table.connections import TableTransaction
-from stowhand.stores.sqlite.table.timestamps import DAY, SECOND, parameters
+from stowhand.stores.sqlite.table.timestamps import MICROS_PER_DAY, MICROS_PER_SECOND, parameters
 from stowhand.stores.table.backend import ClaimedRow
 from stowhand.stores.table.check import CHANGED_CLAIM
 from stowhand.stores.table.claims import (
@@ -34,7 +34,7 @@ from stowhand.stores.table.claims import (
 from stowhand.stores.table.names import MARK_COLUMN, TOKEN_COLUMN
 
 MAX_RECORDS_TO_SORT = 1000
-"""Sorting that many due records takes about a millisecond."""
+"""Sorting this number of due records takes about a millisecond."""
 MAX_REFUSED_PER_CLAIM = 500
 """The limit of records in one claim that the table refuses to change."""
 MAX_REASON_CHARACTERS = 1000
@@ -43,7 +43,7 @@ MAX_CANCELED_PER_CLAIM = 500
 
 
 def is_due(tx: TableTransaction) -> bool:
-    """Return whether anything is due, for any worker."""
+    """Return whether a record is due, for any worker."""
     return _due(tx, 1) > 0
 
 
@@ -56,18 +56,18 @@ class RolledBack(Exception):
 
 
 class TableClaim:
-    """One claim. ``passed``: the keys to pass over."""
+    """One claim. ``skipped``: the keys of records to pass over."""
 
-    def __init__(self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]) -> None:
+    def __init__(self, tx: TableTransaction, request: ClaimRequest, skipped: Sequence[str]) -> None:
         self._tx = tx
         self._request = request
-        self._passed = passed
+        self._skipped = skipped
         self._marks: dict[JobId, tuple[int, int, int]] = {}
         """Epoch, failures and resets of each claimed record."""
         self._refused: Reasons = {}
         """The reasons of records that the table refuses to change."""
 
-    def is_worth_it(self) -> bool:
+    def may_claim_any(self) -> bool:
         """Return whether there is anything to claim, without the write lock. An idle worker's claims end here."""
         if self._request.suspects and self._tx.read("suspected").fetchone() is None:
             return False
@@ -103,17 +103,17 @@ class TableClaim:
             canceled += self._change(candidates, limit)
             has_more = len(candidates) == room and len(self._refused) < MAX_REFUSED_PER_CLAIM
             if self._marks and split_conditions(self._request.conditions)[1]:
-                break  # the rest of the bound is known to the caller that set it
+                break  # The caller must set the bound for further records.
 
     def _candidates(self, room: int) -> list[tuple[Any, ...]]:
         tx, request = self._tx, self._request
-        passed = [*self._passed, *map(str, self._refused)]
-        # Sort a few records. Of many, find the first ones by an index of their order, if there is one.
+        skipped = [*self._skipped, *map(str, self._refused)]
+        # Sort a small number of records. For more, find the first ones by an index of their order, if there is one.
         in_order = tx.table.walks and _due(tx, MAX_RECORDS_TO_SORT) == MAX_RECORDS_TO_SORT
         query = tx.table.queries.candidates(
-            request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
+            request.conditions, suspects=request.suspects, in_order=in_order, skips_keys=bool(skipped)
         )
-        values = {**_bounds(tx), "limit": room, "passed": msgspec.json.encode(passed).decode()}
+        values = {**_bounds(tx), "limit": room, "skipped": msgspec.json.encode(skipped).decode()}
         return tx.select(query, **values).fetchall()
 
     def _change(self, candidates: Sequence[tuple[Any, ...]], limit: int) -> int:
@@ -169,7 +169,7 @@ class TableClaim:
     def _taken(self, rows: Rows, bad: Reasons) -> list[ClaimedRow]:
         return claimed_rows(self._tx.table.shape, self._request.token, self._marks, rows, bad)
 
-    # -- the slow way: one of them is bad, and is searched ---------------------------------------
+    # -- the slow path: find the bad record ------------------------------------------------------
 
     def _take_readable(self) -> list[ClaimedRow]:
         try:
@@ -203,13 +203,13 @@ class TableClaim:
 
 
 def within(candidates: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
-    """Return as many of the first rows as fit together within the bounds of the conditions."""
+    """Return the first rows whose sums stay within the bounds of the conditions."""
     _, together = split_conditions(conditions)
     for index, bound in enumerate(together):
         total = 0.0
         for number, row in enumerate(candidates):
             if row[1]:
-                continue  # it is canceled, and costs nothing
+                continue  # A canceled record costs nothing.
             total += row[2 + index]
             if total > bound.value:
                 candidates = candidates[:number]
@@ -228,5 +228,5 @@ def _due(tx: TableTransaction, limit: int) -> int:
 
 
 def _bounds(tx: TableTransaction) -> Mapping[str, Any]:
-    late, soon = tx.now - round(tx.table.options.retry_delay * SECOND), tx.now + 2 * DAY
+    late, soon = tx.now - round(tx.table.options.retry_delay * MICROS_PER_SECOND), tx.now + 2 * MICROS_PER_DAY
     return {**tx.times, **parameters("late", late), **parameters("soon", soon)}

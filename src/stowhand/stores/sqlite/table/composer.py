@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.sqlite.table.timestamps import SECOND, TimeFormat, kind_of
+from stowhand.stores.sqlite.table.timestamps import MICROS_PER_SECOND, TimeFormat, kind_of
 from stowhand.stores.table.backend import MAX_RESETS_IN_EPOCH
 from stowhand.stores.table.names import TIME_COLUMNS, TOKEN_COLUMN, Shape, quote
 from stowhand.stores.table.options import TableOptions
@@ -23,7 +23,7 @@ TOKEN_PATTERN = "/????????-????-????-????-????????????"
 OWN_TEXT_PATTERN = "????-??-?? ??:??:??.[0-9][0-9][0-9][0-9][0-9][0-9]"
 """The format of times written here (GLOB): such texts compare as the times do."""
 
-_FILE = files(__package__).joinpath("statements.sql")
+_STATEMENTS_FILE = files(__package__).joinpath("statements.sql")
 
 Kinds = Mapping[str, TimeFormat]
 
@@ -34,7 +34,7 @@ def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     key, row = quote(shape.columns["id"]), quote(shape.table.name)
     seen = f" AND EXISTS (SELECT 1 FROM {shape.view.quoted} AS stowhand_seen WHERE stowhand_seen.{key} = {row}.{key})"
     fillings["seen"] = seen if shape.viewed else ""
-    return {name: text.decode() for name, text in load_statements(_FILE, fillings).items()}
+    return {name: text.decode() for name, text in load_statements(_STATEMENTS_FILE, fillings).items()}
 
 
 def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, TimeFormat]:
@@ -43,12 +43,12 @@ def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, TimeFormat]
     return {name: kind_of(types.get(shape.columns[name].lower(), "")) for name in TIME_COLUMNS}
 
 
-def truth(cancel: str) -> str:
-    """Return the condition that ``cancel`` is set: a number other than 0, or a word that does not mean false."""
+def is_true(cancel: str) -> str:
+    """Return the condition that ``cancel`` is set: a number except 0, or a word except those for false."""
     return f"(coalesce({cancel}, 0) <> 0 AND lower({cancel}) NOT IN ('', '0', 'f', 'false', 'n', 'no'))"
 
 
-def reached(moment: str, bound: str) -> str:
+def is_not_after(moment: str, bound: str) -> str:
     """Return the condition that a time is not after the parameter ``bound``. Our own format compares fast, as text."""
     return (
         f"CASE WHEN typeof({moment}) = 'text' AND {moment} GLOB '{OWN_TEXT_PATTERN}'"
@@ -62,9 +62,9 @@ def _fillings(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[st
     own_columns = {name: f"{row}.{column}" for name, column in columns.items()}
     now = {f"now_{name}": f":now_{kinds[name]}" for name in TIME_COLUMNS}
     queued_at = shape.has("queued_at")
-    retried = f"stowhand_micros({own_columns['finished_at']}) + {round(options.retry_delay * SECOND)}"
+    retried = f"stowhand_micros({own_columns['finished_at']}) + {round(options.retry_delay * MICROS_PER_SECOND)}"
     fence = _fence(own_columns, columns, _epoch(own_columns, kinds))
-    canceled = truth(own_columns["cancel"]) if shape.has("cancel") else "0"
+    canceled = is_true(own_columns["cancel"]) if shape.has("cancel") else "0"
     values = {
         "id": own_columns["id"],
         "state": own_columns["state"],
@@ -134,4 +134,4 @@ def _fence(own_columns: Mapping[str, str], columns: Mapping[str, str], epoch: st
 def _heartbeat_time(own_columns: Mapping[str, str], kinds: Kinds) -> str:
     """Return the time of the heartbeat. A whole second counts to its end."""
     beat = f"stowhand_micros({own_columns['last_heartbeat_at']})"
-    return f"{beat} + {SECOND}" if kinds["last_heartbeat_at"] is TimeFormat.INTEGER else beat
+    return f"{beat} + {MICROS_PER_SECOND}" if kinds["last_heartbeat_at"] is TimeFormat.INTEGER else beat

@@ -93,12 +93,12 @@ class TableConnections:
         self._table: Table | None = None
         self._replacement = ReplacementReporter(on_replaced)
         self._writer, self._reader = self.connect(), self.connect()
-        # It runs on the loop's own thread, which must not wait for a lock.
+        # This connection is used on the thread of the event loop, which must not wait for a lock.
         self.wake = Wake(self.connect(timeout_seconds=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
 
-    def learn(self, table: Table) -> None:
-        """Set the table once the catalog is read, after which statements can be run."""
+    def set_table(self, table: Table) -> None:
+        """Set the table, once the catalog has been read. Statements cannot run before."""
         self._table = table
         self.wake.look()
 

@@ -24,14 +24,14 @@ from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
 
 MAX_LOCK_WAIT_SECONDS = 0.5
 """A sweep that waited longer than this for the write lock lets other beats be written first."""
-TURN_SECONDS = 0.1
+BEATS_PAUSE_SECONDS = 0.1
 """A pause in which a writer that waits for the lock tries several times."""
-RECENT_SECONDS = 1.0
+RECENT_PAUSE_SECONDS = 1.0
 """A period too short for a transaction to have blocked beats for a whole lease."""
-MAX_TIME_SHARE = 0.01
+MAX_SEARCH_TIME_SHARE = 0.01
 """The maximum share of time for the search for canceled waiting records."""
 
-CLOCK = SystemClock()
+SYSTEM_CLOCK = SystemClock()
 
 
 class TableHeartbeats(Leaser[TableTransaction]):
@@ -41,7 +41,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
         self, connection: SqliteConnection[TableTransaction], probe: WriteProbe, plan: TablePlan, calls: Calls
     ) -> None:
         super().__init__(connection, probe, plan, calls)
-        self._next_maintenance_at = self._last_turn_at = float("-inf")
+        self._next_maintenance_at = self._last_pause_at = float("-inf")
 
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
         """Look for foreign leases, and cancel waiting records with a cancellation request."""
@@ -55,7 +55,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
         # Read first, without the write lock: there is hardly ever anything to do.
         if not self._connection.read(lambda tx: self._plan.find_stalled(tx, slack)):
             return []
-        if not await self._beats_had_their_turn():
+        if not await self._let_beats_run_first():
             return []
         requested_at = stopwatch()
         return await self._reset(
@@ -63,7 +63,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
         )
 
     async def check(self) -> None:
-        """Do nothing: the table belongs to its owner, and statements report what it lacks."""
+        """Do nothing: the application owns the table, and statements report missing columns."""
 
     async def maintain(self) -> None:
         """Cancel waiting records whose ``cancel`` is set. The slower the search, the less often it runs."""
@@ -81,18 +81,18 @@ class TableHeartbeats(Leaser[TableTransaction]):
                 tx.run("cancel_waiting", id=waiting.job_id)
             return ()
 
-        if found := self._connection.read(find):
-            await self._write_each("cancel", found, cancel)
-        self._next_maintenance_at = stopwatch() + (stopwatch() - started_at) / MAX_TIME_SHARE
+        if leases := self._connection.read(find):
+            await self._write_each("cancel", leases, cancel)
+        self._next_maintenance_at = stopwatch() + (stopwatch() - started_at) / MAX_SEARCH_TIME_SHARE
 
-    async def _beats_had_their_turn(self) -> bool:
-        """Return False while another program holds the write lock. After a release, let waiting beats go first."""
-        if stopwatch() - self._last_turn_at < RECENT_SECONDS:
+    async def _let_beats_run_first(self) -> bool:
+        """Pause so that waiting beats are written before a sweep. Return False if another program holds the lock."""
+        if stopwatch() - self._last_pause_at < RECENT_PAUSE_SECONDS:
             return True
         requested_at = stopwatch()
         self._connection.write(lambda _: None)
         if stopwatch() - requested_at > MAX_LOCK_WAIT_SECONDS:
             return False
-        await CLOCK.sleep(TURN_SECONDS)
-        self._last_turn_at = stopwatch()
+        await SYSTEM_CLOCK.sleep(BEATS_PAUSE_SECONDS)
+        self._last_pause_at = stopwatch()
         return True

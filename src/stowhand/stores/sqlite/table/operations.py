@@ -15,7 +15,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.sqlite.table.connections import TableConnections, TableTransaction
 from stowhand.stores.sqlite.table.plan import CurrentRecord, find, no_lease
-from stowhand.stores.sqlite.table.timestamps import SECOND, after, to_micros
+from stowhand.stores.sqlite.table.timestamps import MICROS_PER_SECOND, after, to_micros
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown_record
 
@@ -58,7 +58,7 @@ class SqliteOperations:
 
     async def seconds_until(self, time: datetime) -> float:
         """Return the seconds from now until a time."""
-        return (to_micros(time) - self._connections.now()) / SECOND
+        return (to_micros(time) - self._connections.now()) / MICROS_PER_SECOND
 
     async def requeue(self, record_id: JobId, after_: datetime | float | None) -> Answer:
         """Put a record back to queued, or cancel it if ``cancel`` is set. Finished records are refused."""
@@ -66,9 +66,12 @@ class SqliteOperations:
         def requeue(tx: TableTransaction, record: CurrentRecord) -> Answer:
             if record.cancel:
                 tx.run("reset_canceled" if record.state == State.PROCESSING else "cancel_waiting", id=record_id)
-                return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead")
-            seconds = None if after_ is None or isinstance(after_, datetime) else after(tx.now, after_)
-            tx.run("requeue", due=to_micros(after_) if isinstance(after_, datetime) else seconds, id=record_id)
+                reason = "its cancellation was requested, so it is canceled instead"
+                return Answer(record_id, ActionResult.DONE, reason)
+            if isinstance(after_, datetime):
+                tx.run("requeue", due=to_micros(after_), id=record_id)
+            else:
+                tx.run("requeue", due=None if after_ is None else after(tx.now, after_), id=record_id)
             return Answer(record_id, ActionResult.DONE)
 
         return await self._act(record_id, requeue_refusal, requeue)
@@ -98,7 +101,7 @@ class SqliteOperations:
         def cancel(tx: TableTransaction, record: CurrentRecord) -> Answer:
             if record.state == State.PROCESSING:
                 tx.run("cancel", id=record_id)
-                return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
+                return Answer(record_id, ActionResult.ASKED, "it is running; its worker will stop it")
             tx.run("cancel_waiting", id=record_id)
             return Answer(record_id, ActionResult.DONE)
 
@@ -111,7 +114,7 @@ class SqliteOperations:
         refuse: Callable[[JobId, str | None], Answer | None],
         act: Callable[[TableTransaction, CurrentRecord], Answer],
     ) -> Answer:
-        """Do it, unless it is refused for the record's state, or there is no such record."""
+        """Call ``act``, unless the action is refused in the record's state, or there is no such record."""
 
         def work(tx: TableTransaction) -> Answer:
             record = find(tx, no_lease(record_id))
@@ -136,9 +139,9 @@ class SqliteOperations:
 
 def _next_due(tx: TableTransaction) -> float | None:
     (due,) = tx.read("next_due", limit=MAX_RECORDS_FOR_NEXT_DUE).fetchone()
-    return None if due is None else max(due - tx.now, 0) / SECOND
+    return None if due is None else max(due - tx.now, 0) / MICROS_PER_SECOND
 
 
 def _since(tx: TableTransaction, name: str) -> float:
     (started_at,) = tx.read(name, now=tx.now).fetchone()
-    return 0.0 if started_at is None else max(tx.now - started_at, 0) / SECOND
+    return 0.0 if started_at is None else max(tx.now - started_at, 0) / MICROS_PER_SECOND

@@ -20,7 +20,7 @@ from stowhand.stores.database.sqlite_errors import message_of
 from stowhand.stores.sqlite.shared.leaser import MAX_LEASES_PER_PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.connections import TableTransaction
-from stowhand.stores.sqlite.table.timestamps import SECOND, after
+from stowhand.stores.sqlite.table.timestamps import MICROS_PER_SECOND, after
 from stowhand.stores.table.check import CHANGED_CLAIM
 from stowhand.stores.table.claims import AbandonedTokens
 from stowhand.stores.verdicts import Entry, recorded, untraced
@@ -99,9 +99,10 @@ class TablePlan:
     def find_foreign(self, tx: TableTransaction, own_leases: Sequence[Lease], slack: float) -> Foreign:
         late = _late(tx, slack)
         ids = msgspec.json.encode([lease.job_id for lease in own_leases]).decode()
-        has_late_lease, first_end = tx.read("foreign_leases", late=late, ours=ids).fetchone()
+        has_late_lease, first_end = tx.read("foreign_leases", late=late, own_ids=ids).fetchone()
         return Foreign(
-            has_expired=bool(has_late_lease), expires_in=None if first_end is None else (first_end - late) / SECOND
+            has_expired=bool(has_late_lease),
+            expires_in=None if first_end is None else (first_end - late) / MICROS_PER_SECOND,
         )
 
     def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
@@ -124,7 +125,7 @@ class TablePlan:
         state = State.CANCELED if record.cancel else state
         name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
         check_written(tx.run(name, id=lease.job_id, error=options.reset_failure_message))
-        age = None if record.last_heartbeat is None else (tx.now - record.last_heartbeat) / SECOND
+        age = None if record.last_heartbeat is None else (tx.now - record.last_heartbeat) / MICROS_PER_SECOND
         return ResetJob(lease.job_id, options.name, state, record.worker or None, age)
 
 

@@ -1,10 +1,10 @@
--- The names of the user's table are filled in, values are parameters. A name in double quotes that no column has would be
--- a text to SQLite, so each is prefixed with its table. First the statements about one record, then those about several.
--- A key may be NULL (TEXT PRIMARY KEY lets it): such a record could never be found again, so it is left alone.
--- {seen}: where a view was given, it shows this row.
+-- The names of the user's table are filled in; values are parameters. SQLite reads an unknown name in double quotes as a
+-- text, so each column has the prefix of its table. Statements about one record come first, then those about several.
+-- A key may be NULL (SQLite allows this in a TEXT PRIMARY KEY): such a record cannot be found again, so it is ignored.
+-- {seen}: the condition that the view, if there is one, shows the row.
 
 -- name: held
--- A record, and whether it has a claim's token and epoch: the fence.
+-- A record, and whether it has the token and the epoch of a claim, which is the fence.
 SELECT {row}.{state}, {matches}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker},
     stowhand_micros({row}.{last_heartbeat_at})
 FROM {table} WHERE {row}.{id} = :id
@@ -16,7 +16,7 @@ WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored')
 RETURNING coalesce({row}.{num_failures}, 0), coalesce({row}.{num_resets}, 0)
 
 -- name: taken
--- The epoch, by which later writes are guarded, and whether the token is there: once the application's triggers have run.
+-- The epoch, which guards later writes, and whether the row has the token, both read after the application's triggers ran.
 SELECT {epoch}, {has_token} FROM {table} WHERE {row}.{id} = :id
 
 -- name: cancel_waiting
@@ -42,12 +42,12 @@ UPDATE {table} SET {state} = 'canceled', {finished_at} = {now_finished_at}, {fai
 WHERE {row}.{id} = :id AND {held}
 
 -- name: queued
--- Not now. The token is taken out of the mark, so that nothing more can be written with it.
+-- Snoozed. The token is removed from the mark, so that its lease can write nothing more.
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {process_after} = {due_process_after}, {strip}{queued_now}
 WHERE {row}.{id} = :id AND {held}
 
 -- name: release
--- As if it had never been claimed.
+-- Restores the record as it was before the claim.
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {strip}
 WHERE {row}.{id} = :id AND {held}
 
@@ -73,7 +73,7 @@ UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {process_after} = {d
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored', 'processing')
 
 -- name: retry
--- A person's: whatever it came to, it begins anew.
+-- A retry by a user, from any state except processing and completed.
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {finished_at} = NULL, {process_after} = NULL,
     {num_failures} = 0, {num_resets} = 0, {strip}{queued_now}{uncancel}
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored', 'failed', 'canceled')
@@ -114,9 +114,9 @@ WHERE {row}.{state} = 'processing' AND {stalled} AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: foreign_leases
--- Of leases that are not of `:ours`: is one over, and when was the first of the others renewed?
+-- For leases of records other than `own_ids`: whether one has expired, and the earliest renewal of the others.
 SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
-WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours)) AND {row}.{id} IS NOT NULL
+WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:own_ids)) AND {row}.{id} IS NOT NULL
 
 -- name: suspected
 SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2 AND {row}.{id} IS NOT NULL LIMIT 1
@@ -133,15 +133,15 @@ ORDER BY {row}.{id} LIMIT :limit
 SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} AND {row}.{id} IS NOT NULL LIMIT :limit
 
 -- name: page
--- What people see. No token.
+-- Records for display, without their tokens.
 SELECT {shown} FROM {table}
 WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after) AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: next_due
--- When the first record is due that waits. Those with a process_after are in the order of the column as it is stored,
--- which an index gives and which is within days of the order of the moments: of the first `:limit`, the earliest counts.
--- Another program's retries have none.
+-- The earliest due time of a waiting record. Records with a process_after are read in the stored order of the column, as
+-- an index returns them. This order differs from that of the times by at most days, so the earliest of the first `:limit`
+-- records counts. Retries by another program have no process_after.
 SELECT min(due) FROM (
     SELECT * FROM (
         SELECT 0 AS due FROM {table}
@@ -166,7 +166,7 @@ SELECT min(due) FROM (
 )
 
 -- name: longest_wait
--- Since when the one that has been due longest is due; where that is unknown, the record is left out.
+-- The time since which the earliest due record has been due. Records without a known time are left out.
 SELECT min(since) FROM (
     SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
     FROM (
@@ -182,7 +182,7 @@ SELECT min(since) FROM (
 )
 WHERE since <= :now
 
--- Of claims: what has no heartbeat is the application's own.
 -- name: longest_run
+-- Records without a heartbeat are left out, since the application itself set them to processing.
 SELECT min(stowhand_micros({row}.{started_at})) FROM {table}
 WHERE {row}.{state} = 'processing' AND {row}.{last_heartbeat_at} IS NOT NULL AND {row}.{id} IS NOT NULL

@@ -80,7 +80,7 @@ class SqliteTable:
         table, findings = await self._examine()
         refuse_fatal(self._shape, findings)
         assert table is not None  # nothing is fatal
-        self._connections.learn(table)
+        self._connections.set_table(table)
         self.warnings = [finding for finding in findings if finding.warned]
 
     async def check(self) -> Sequence[Finding]:
@@ -98,7 +98,7 @@ class SqliteTable:
         self._abandoned.started_claims.note(request.token)
         skipped = self._passed_over.current()
         if request.limit < 1 or not await self._connections.read(
-            lambda tx: TableClaim(tx, request, skipped).is_worth_it()
+            lambda tx: TableClaim(tx, request, skipped).may_claim_any()
         ):
             return ()
         taken, refused = await self._claim(request)
@@ -122,7 +122,9 @@ class SqliteTable:
                 return await self._connections.write(claim)
             except RolledBack as error:  # one record's trigger rolled back the whole claim
                 if str(error.key) in skipped:
-                    raise StoreError(f"{self.description}: record {error.key!r} undoes every claim: {error}") from None
+                    raise StoreError(
+                        f"{self.description}: record {error.key!r} rolls back every claim: {error}"
+                    ) from None
                 self._passed_over.add(str(error.key), str(error))
 
     def _claim_within(

@@ -22,12 +22,12 @@ from stowhand.clock import wall_clock
 
 Now = Callable[[], int]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
-SECOND = 1_000_000
-DAY = 86_400 * SECOND
-_FIRST_MICROS = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
-_LAST_MICROS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ONE_MICROSECOND = timedelta(microseconds=1)
+MICROS_PER_SECOND = 1_000_000
+MICROS_PER_DAY = 86_400 * MICROS_PER_SECOND
+_FIRST_MICROS = (datetime.min.replace(tzinfo=UTC) - UNIX_EPOCH) // ONE_MICROSECOND
+_LAST_MICROS = (datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH) // ONE_MICROSECOND
 
 MAX_SECONDS = 100_000_000_000
 """The year 5138; as milliseconds, 1973."""
@@ -58,17 +58,17 @@ def clock(pinned: Callable[[], datetime] | None) -> Now:
 
 def to_micros(time: datetime) -> int:
     """Return an aware datetime as microseconds since 1970."""
-    return (time - EPOCH) // MICROSECOND
+    return (time - UNIX_EPOCH) // ONE_MICROSECOND
 
 
 def after(now: int, seconds: float) -> int:
     """Return a time ``seconds`` from ``now``, within the years that can be written."""
-    return now + round(min(max(seconds, -1e12), 1e12) * SECOND)
+    return now + round(min(max(seconds, -1e12), 1e12) * MICROS_PER_SECOND)
 
 
 def as_text(micros: int) -> str:
     """Return a time as written into a TEXT column."""
-    time = EPOCH + timedelta(microseconds=min(max(micros, _FIRST_MICROS), _LAST_MICROS))
+    time = UNIX_EPOCH + timedelta(microseconds=min(max(micros, _FIRST_MICROS), _LAST_MICROS))
     return time.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
@@ -77,8 +77,8 @@ def parameters(name: str, micros: int, *, not_before: bool = False) -> dict[str,
     return {
         name: micros,
         f"{name}_{TimeFormat.TEXT}": as_text(micros),
-        f"{name}_{TimeFormat.REAL}": micros / SECOND,
-        f"{name}_{TimeFormat.INTEGER}": -(-micros // SECOND) if not_before else micros // SECOND,
+        f"{name}_{TimeFormat.REAL}": micros / MICROS_PER_SECOND,
+        f"{name}_{TimeFormat.INTEGER}": -(-micros // MICROS_PER_SECOND) if not_before else micros // MICROS_PER_SECOND,
     }
 
 
@@ -110,5 +110,5 @@ def _from_text(text: str) -> int | None:
 def _from_number(number: float) -> int | None:
     size = abs(number)
     if size < MAX_SECONDS:
-        return round(number * SECOND)
+        return round(number * MICROS_PER_SECOND)
     return round(number * 1000) if size < _MAX_MILLISECONDS else round(number) if size < 1e18 else None

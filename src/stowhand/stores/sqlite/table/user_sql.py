@@ -1,8 +1,8 @@
 """Composes the statements that contain the user's own expressions and conditions.
 
-They join the view with the table, for the columns that a claim checks. There these columns have our own names, so that
-a bare name in the user's SQL means the view's column. Only if the SQL uses the table's alias is the table joined as it
-is. Names are always quoted and qualified: SQLite takes an unknown quoted name for a text.
+They join the view with the table, for the columns that a claim checks. In the join these columns have names of this
+package, so that a bare name in the user's SQL refers to the view's column. If the SQL uses the table's alias, the table
+itself is joined. Names are always quoted and qualified: SQLite reads an unknown quoted name as a text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import Where, split_conditions
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
-from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
+from stowhand.stores.sqlite.table.composer import Kinds, is_not_after, is_true
 from stowhand.stores.sqlite.table.timestamps import MAX_SECONDS, TimeFormat, as_text, to_micros
 from stowhand.stores.table.names import OWN_ALIAS, Column, ParsedExpression, Shape, quote
 from stowhand.stores.table.options import SelectedExpression
@@ -63,26 +63,28 @@ class Queries:
         """Return the count of due records, at most ``:limit``. Parameters: ``now``, ``late``, ``soon``."""
         return f"SELECT count(*) FROM (SELECT 1 FROM ({self._due}) LIMIT :limit)"
 
-    def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, passing: bool = False) -> Query:
+    def candidates(
+        self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, skips_keys: bool = False
+    ) -> Query:
         """Return due records in order: key, whether to cancel it, and the summed costs (``together <=``).
 
         Parameters: as ``due``.
 
         ``in_order``: walk an index in that order until there are enough, instead of sorting all due records.
-        ``passing``: pass over records whose keys, as texts, are in ``:passed`` (JSON).
+        ``skips_keys``: pass over records whose keys, as texts, are in ``:skipped`` (JSON).
         """
         conditions, together = split_conditions(conditions)
         query = _SqliteWriter(self._shape, (*self._order, *conditions))
         at = query.at
-        order = ", ".join(query.expression(one) for one in self._order)
-        costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
+        order = ", ".join(query.expression(expression) for expression in self._order)
+        costs = "".join(f", {query.expression(self._shape.column(bound.column))}" for bound in together)
         return query.whole(
-            f"SELECT {at['id']}, {truth(at['cancel']) if self._shape.has('cancel') else '0'}{costs}",
+            f"SELECT {at['id']}, {is_true(at['cancel']) if self._shape.has('cancel') else '0'}{costs}",
             [
                 *(self._waiting(at) if in_order else [f"{at['id']} IN (\n{self._due}\n)"]),
                 f"typeof({at['id']}) IN ('integer', 'text')",
                 f"coalesce({at['num_resets']}, 0) {'>=' if suspects else '<'} {MIN_SUSPECT_RESETS}",
-                *([f"CAST({at['id']} AS TEXT) NOT IN (SELECT value FROM json_each(:passed))"] if passing else []),
+                *([f"CAST({at['id']} AS TEXT) NOT IN (SELECT value FROM json_each(:skipped))"] if skips_keys else []),
             ],
             conditions,
             f"ORDER BY {order} LIMIT :limit",
@@ -90,14 +92,13 @@ class Queries:
 
     def records(self) -> Query:
         """Return key and columns of the records whose keys are in ``:ids`` (JSON)."""
-        given = tuple(one.expression for one in self._columns)
-        query = _SqliteWriter(self._shape, given, beside=False)
+        query = _SqliteWriter(self._shape, [column.expression for column in self._columns], joins_claim_columns=False)
         key = f"{quote(self._shape.view_label)}.{self._shape['id']}"
-        listed = "".join(
-            f", {query.expression(one.expression)}" + ("" if one.name is None else f" AS {quote(one.name)}")
-            for one in self._columns
+        columns = "".join(
+            f", {query.expression(column.expression)}" + ("" if column.name is None else f" AS {quote(column.name)}")
+            for column in self._columns
         )
-        return query.whole(f"SELECT {key}{listed}", [f"{key} IN (SELECT value FROM json_each(:ids))"])
+        return query.whole(f"SELECT {key}{columns}", [f"{key} IN (SELECT value FROM json_each(:ids))"])
 
     def counts(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """Return the number of records by state."""
@@ -122,14 +123,14 @@ class Queries:
         state, after = f"+{at['state']}", at["process_after"]
         retried = f"{state} = 'errored' AND {_retried(at['finished_at'])}"
         return [
-            *(f"likelihood({one} IN ('queued', 'errored'), 0.99)" for one in states),
+            *(f"likelihood({column} IN ('queued', 'errored'), 0.99)" for column in states),
             f"({state} = 'queued' OR ({retried}))" if self._retries else f"{state} = 'queued'",
-            f"({after} IS NULL OR {reached(after, 'now')})",
+            f"({after} IS NULL OR {is_not_after(after, 'now')})",
         ]
 
 
 def _is_in(column: str, states: Sequence[State]) -> str:
-    return f"{column} IN ({', '.join(repr(State(one).value) for one in states)})"
+    return f"{column} IN ({', '.join(repr(State(state).value) for state in states)})"
 
 
 def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
@@ -137,28 +138,33 @@ def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
     row, table = quote(shape.table.name), shape.table.quoted
     key, after = f"{row}.{shape['id']}", f"{row}.{shape['process_after']}"
     if kinds["process_after"] is TimeFormat.TEXT:
-        # Texts in other formats sort less than two days from their place; numbers sort before all texts.
-        ranges = [f"{after} < :soon_text AND {reached(after, 'now')}"]
+        # Texts in other formats sort within two days of their time; numbers sort before all texts.
+        ranges = [f"{after} < :soon_text AND {is_not_after(after, 'now')}"]
     else:
         # Milliseconds, and all texts, sort after all seconds.
-        ranges = [f"{after} {bound} AND {reached(after, 'now')}" for bound in ("< :soon_real", f">= {MAX_SECONDS}")]
+        ranges = [
+            f"{after} {bound} AND {is_not_after(after, 'now')}" for bound in ("< :soon_real", f">= {MAX_SECONDS}")
+        ]
     finished_at = f"{row}.{shape['finished_at']}"
-    states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
+    condition_by_state = {"queued": ""}
+    if retries:
+        condition_by_state["errored"] = f" AND {_retried(finished_at)}"
     return "\nUNION ALL ".join(
-        f"SELECT {key} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more} AND {key} IS NOT NULL"
-        for state, more in states.items()
-        for one in (f"{after} IS NULL", *ranges)
+        f"SELECT {key} FROM {table}"
+        f" WHERE {row}.{shape['state']} = '{state}' AND {time_range}{condition} AND {key} IS NOT NULL"
+        for state, condition in condition_by_state.items()
+        for time_range in (f"{after} IS NULL", *ranges)
     )
 
 
 def _retried(finished_at: str) -> str:
-    return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
+    return f"({finished_at} IS NULL OR {is_not_after(finished_at, 'late')})"
 
 
 class _SqliteWriter(SqlWriter):
     """The writer of one statement: its FROM, the user's parts, and their values."""
 
-    def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
+    def __init__(self, shape: Shape, parts: Iterable[Any], *, joins_claim_columns: bool = True) -> None:
         super().__init__(shape)
         label = shape.table_label
         joins_table = shape.viewed and any(_mentions(part, label) for part in parts)
@@ -170,14 +176,14 @@ class _SqliteWriter(SqlWriter):
         else:
             self.at = {name: f"{quote(OWN_ALIAS)}.{quote(f'stowhand_{name}')}" for name in claim_columns}
         self._from = shape.view.labelled()
-        if shape.viewed and (joins_table or beside):
+        if shape.viewed and (joins_table or joins_claim_columns):
             key = f"{quote(shape.view_label)}.{shape['id']}"
             side = shape.table.labelled(label) if joins_table else self._hidden(claim_columns)
             self._from += f"\n    JOIN {side} ON {self.at['id']} = {key}"
 
     def whole(self, select: str, conditions: Sequence[str], users: Sequence[Any] = (), rest: str = "") -> Query:
         """Return the statement, with the user's conditions in parentheses."""
-        where = [*conditions, *(f"({self.condition(one)})" for one in users)]
+        where = [*conditions, *(f"({self.condition(condition)})" for condition in users)]
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
         return Query(text, self.values)
 
@@ -195,14 +201,14 @@ class _SqliteWriter(SqlWriter):
 
     def driver_expression(self, expression: object) -> str:
         raise ConfigurationError(
-            f"{a_type(expression)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
-            " *values), an expression a column's name or sql(…)"
+            f"{a_type(expression)} given; for SQLite a condition is Where(column, op, value) or sql(text, *values),"
+            " and an expression is a column's name or sql(…)"
         )
 
     def _hidden(self, claim_columns: Iterable[str]) -> str:
         table = quote(self.shape.table.name)
-        listed = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in claim_columns)
-        return f"(SELECT {listed} FROM {self.shape.table.quoted}) AS {quote(OWN_ALIAS)}"
+        columns = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in claim_columns)
+        return f"(SELECT {columns} FROM {self.shape.table.quoted}) AS {quote(OWN_ALIAS)}"
 
 
 def _mentions(part: Any, label: str) -> bool:
@@ -224,9 +230,11 @@ def _bound(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigurationError(f"condition: {value} is beyond 64 bits")
     if isinstance(value, str) and (value.encode("utf-8", "replace").decode() != value):
-        raise ConfigurationError(f"condition: {value!r} holds a lone surrogate, which no text in a database can hold")
+        raise ConfigurationError(f"condition: {value!r} contains a lone surrogate, which no database can store")
     if value is not None and not isinstance(value, str | int | float | bytes):
-        raise ConfigurationError(f"condition: {a_type(value)} given; SQLite cannot be given one")
+        raise ConfigurationError(
+            f"condition: {a_type(value)} given, which SQLite does not accept; give a str or a number"
+        )
     return value
 
 
