@@ -97,7 +97,7 @@ async def test_a_running_holder_loses_its_key_and_a_failed_one_is_revived(harnes
     assert (await harness.job(running.job_id)).state is State.FAILED
 
 
-async def test_they_may_be_claimed_at_once_and_a_sleeper_hears_of_them(harness: StoreHarness) -> None:
+async def test_added_jobs_wake_a_worker_and_can_be_claimed_at_once(harness: StoreHarness) -> None:
     while await harness.store.wait(0.05):
         pass
     sleeping = asyncio.create_task(harness.store.wait(20.0))

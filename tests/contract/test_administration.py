@@ -217,7 +217,7 @@ async def test_failed_by_hand_has_no_attempts_left_and_keeps_its_key(harness: St
     assert await harness.store.next_due(None) is None
 
 
-async def test_failing_by_hand_without_a_reason_says_so(harness: StoreHarness) -> None:
+async def test_failing_by_hand_has_a_default_reason(harness: StoreHarness) -> None:
     job = await harness.in_state(E)
     (failed,) = await harness.store.admin.permanently_fail_jobs([job.id])
     assert failed.last_error == "Manually marked as failed"
@@ -523,7 +523,7 @@ async def test_what_was_asked_to_go_may_end_but_never_waits_again(
 # -- force_unlock_workers -------------------------------------------------------------------------------
 
 
-async def test_what_a_worker_holds_is_taken_back_as_by_a_reset_and_nobody_elses(harness: StoreHarness) -> None:
+async def test_unlocking_a_worker_resets_its_jobs_only(harness: StoreHarness) -> None:
     for _ in range(3):
         await harness.add(max_attempts=3)
     dead = await harness.claim(2, worker="dead")
@@ -541,7 +541,7 @@ async def test_what_a_worker_holds_is_taken_back_as_by_a_reset_and_nobody_elses(
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-async def test_a_worker_that_is_unlocked_while_it_lives_is_fenced_out(harness: StoreHarness, how: str) -> None:
+async def test_a_live_worker_that_is_unlocked_is_fenced_out(harness: StoreHarness, how: str) -> None:
     lease = await harness.start(serial="q")
     await harness.store.admin.force_unlock_workers(["w1"])
     before = await harness.image(lease.job_id)
@@ -600,7 +600,7 @@ async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(harnes
 
 
 @pytest.mark.parametrize("name", ["postpone", "give attempts", "unlock", "complete"])
-async def test_a_sleeper_hears_of_what_became_claimable(harness: StoreHarness, name: str) -> None:
+async def test_jobs_that_became_claimable_wake_a_worker(harness: StoreHarness, name: str) -> None:
     other = await harness.another()
     if name in ("unlock", "complete"):
         job = await harness.start(serial="q")

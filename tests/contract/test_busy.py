@@ -81,7 +81,7 @@ async def test_a_sweep_passes_over_a_locked_row(harness: StoreHarness) -> None:
 
 
 @excepted(table="limits are the table's, not a record's")
-async def test_a_locked_row_is_handed_back_later_and_the_others_at_once(harness: StoreHarness) -> None:
+async def test_a_locked_row_is_released_later_and_the_others_at_once(harness: StoreHarness) -> None:
     stuck, free = await harness.start("a", max_attempts=1), await harness.start("b")
     stale = Lease(free.job_id, stuck.token, free.epoch)
     with locked(harness, stuck):
@@ -94,7 +94,7 @@ async def test_a_locked_row_is_handed_back_later_and_the_others_at_once(harness:
 
 
 @excepted(table="limits are the table's, not a record's")
-async def test_abandoning_a_token_says_whether_a_locked_row_is_still_held_by_it(harness: StoreHarness) -> None:
+async def test_abandoning_a_token_reports_locked_rows(harness: StoreHarness) -> None:
     job = await harness.add(max_attempts=1)
     (claim,) = await harness.claim()
     with locked(harness, claim.lease):

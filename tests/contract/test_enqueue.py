@@ -105,7 +105,7 @@ async def test_ids_grow(harness: StoreHarness) -> None:
     assert ids == sorted(set(ids))
 
 
-async def test_many_come_back_as_ids_in_the_order_given(harness: StoreHarness) -> None:
+async def test_enqueue_many_returns_ids_in_the_order_of_the_jobs(harness: StoreHarness) -> None:
     ids = await harness.store.jobs.enqueue_many([NewJob(task=f"t{n}", priority=-n, payload=str(n)) for n in range(50)])
     jobs = [await harness.job(job_id) for job_id in ids]
     assert [(job.task, job.priority, payload_of(job.payload_text)) for job in jobs] == [
@@ -187,7 +187,7 @@ async def test_thousands_are_enqueued_in_one_call(harness: StoreHarness) -> None
     assert (await harness.store.inspect.counts())[State.QUEUED] == 3000
 
 
-async def test_next_due_tells_the_seconds_until_the_first_waiting_job(harness: StoreHarness) -> None:
+async def test_next_due_returns_the_seconds_until_the_first_waiting_job(harness: StoreHarness) -> None:
     assert await harness.store.next_due(None) is None
     await harness.add("a", delay=60.0)
     await harness.add("b", delay=90.0)

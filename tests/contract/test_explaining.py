@@ -43,7 +43,7 @@ async def seen(harness: StoreHarness, card: WorkerDescription = CARD) -> None:
     await harness.heartbeats.worker_seen(card, {})
 
 
-async def test_there_is_nothing_to_say_of_an_unknown_job(harness: StoreHarness) -> None:
+async def test_an_unknown_job_has_no_explanation(harness: StoreHarness) -> None:
     assert await harness.store.inspect.explain(12345) is None
     assert await harness.store.inspect.explain(-1) is None
 
@@ -185,7 +185,7 @@ async def test_when_every_slot_is_busy_the_oldest_job_is_named(harness: StoreHar
     assert "slots_busy" not in await reasons(harness, job.id)
 
 
-async def test_the_error_of_a_job_is_told(harness: StoreHarness) -> None:
+async def test_the_explanation_has_the_error_of_the_job(harness: StoreHarness) -> None:
     await seen(harness)
     error = "LookupError: no such order\nTraceback"
     lease = await harness.start()
@@ -231,7 +231,7 @@ async def test_used_up_attempts_are_a_reason(harness: StoreHarness) -> None:
     assert "1 of 1" in found["attempts_used_up"].text
 
 
-async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness) -> None:
+async def test_future_events_of_a_job_are_explained_last(harness: StoreHarness) -> None:
     """Nothing else shows it: when it expires, and what is enqueued when it has failed."""
     job = await harness.add("t", delay=5.0, expires=60.0, on_failure=NewJob(task="notify"))
     found = await reasons(harness, job.id)
@@ -250,7 +250,7 @@ async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness
     assert list(await reasons(harness, job.id))[-1] == "on_failure"
 
 
-async def test_a_failure_of_which_nothing_could_tell_is_not_said_to_be_told(harness: StoreHarness) -> None:
+async def test_a_failure_without_an_enqueued_report_is_not_explained_as_reported(harness: StoreHarness) -> None:
     job = await harness.add("t", on_failure=NewJob(task="notify"))
     await harness.settle(await harness.take(), judged(Fail("broken\non_failure could not be enqueued: no room")))
     assert "failure_reported" not in await reasons(harness, job.id)

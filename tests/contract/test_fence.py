@@ -110,7 +110,7 @@ async def zombie_of(harness: StoreHarness, how: str) -> Lease:
 
 @pytest.mark.parametrize("worker", ["w1", "w2"])
 @pytest.mark.parametrize("how", ["reset", "stall", "release", "snooze"])
-async def test_a_zombie_changes_nothing_whoever_holds_the_job_now(harness: StoreHarness, how: str, worker: str) -> None:
+async def test_a_zombie_changes_nothing(harness: StoreHarness, how: str, worker: str) -> None:
     zombie = await zombie_of(harness, how)
     current = await harness.take(worker=worker)
     assert current.job_id == zombie.job_id

@@ -21,7 +21,7 @@ async def ends_in(harness: StoreHarness, *ours: object, slack: float = SLACK) ->
     return None if seen.expires_in is None else round(seen.expires_in, 3)
 
 
-async def test_the_end_of_the_first_foreign_lease_is_told_in_seconds_and_with_the_slack(harness: StoreHarness) -> None:
+async def test_the_end_of_the_first_foreign_lease_includes_the_slack(harness: StoreHarness) -> None:
     assert await harness.heartbeats.foreign((), SLACK) == Foreign()
     first = await harness.start()
     await harness.pass_time(10)
@@ -53,7 +53,7 @@ async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarn
 
 
 @excepted(table="its heart looks")
-async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(harness: StoreHarness) -> None:
+async def test_an_empty_claim_with_own_leases_reports_foreign_leases(harness: StoreHarness) -> None:
     lease = await harness.start()
     assert harness.store.foreign() is None
     for ours, told in (((), Foreign(expires_in=31.0)), ((lease,), Foreign()), (None, None)):

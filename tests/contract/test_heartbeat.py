@@ -51,7 +51,7 @@ async def test_a_beat_renews_only_what_it_names(harness: StoreHarness) -> None:
     assert [reset.job_id for reset in await harness.heartbeats.reset_stalled(0)] == [forgotten.job_id]
 
 
-async def test_a_beat_without_leases_says_nothing(harness: StoreHarness) -> None:
+async def test_a_beat_without_leases_returns_an_empty_pulse(harness: StoreHarness) -> None:
     await harness.start()
     assert await harness.heartbeats.beat([], 30) == Pulse()
 
@@ -83,7 +83,7 @@ async def test_cancellations_are_found_between_two_beats(harness: StoreHarness) 
 
 
 @needs("cancel")
-async def test_a_beat_tells_who_was_asked_to_cancel_and_still_renews_it(harness: StoreHarness) -> None:
+async def test_a_beat_reports_a_cancellation_request_and_renews_the_lease(harness: StoreHarness) -> None:
     asked, other = await harness.start("a"), await harness.start("b")
     await harness.store.admin.cancel(asked.job_id)
     await harness.pass_time(20)

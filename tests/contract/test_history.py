@@ -33,7 +33,7 @@ async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: St
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED])
-async def test_what_lives_or_has_failed_is_never_pruned(harness: StoreHarness, state: State) -> None:
+async def test_live_and_failed_jobs_are_never_pruned(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(400 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()

@@ -132,7 +132,7 @@ async def test_times_are_aware(harness: StoreHarness) -> None:
         assert all(moment.utcoffset() is not None for moment in times if moment is not None)
 
 
-async def test_a_store_says_where_it_is(harness: StoreHarness) -> None:
+async def test_a_store_describes_its_address(harness: StoreHarness) -> None:
     assert harness.store.description
 
 

@@ -273,7 +273,7 @@ async def test_arrays_that_grow_past_the_limit_are_refused_and_the_row_is_unchan
     assert await harness.image(job.id) == before
 
 
-async def test_a_key_names_one_live_job_whoever_asks_at_once(harness: StoreHarness) -> None:
+async def test_a_key_has_one_live_job_despite_simultaneous_enqueues(harness: StoreHarness) -> None:
     stores = [harness.store, await harness.another(), await harness.another()]
     jobs = await asyncio.gather(
         *(stores[n % 3].jobs.enqueue(element(n)) for n in range(24)),

@@ -95,7 +95,7 @@ ENDS: dict[Callable[[StoreHarness], Coroutine[Any, Any, None]], str] = {
 
 
 @cases("end", ENDS, needs=ENDS)
-async def test_every_way_to_fail_for_good_tells_of_it_once(
+async def test_every_permanent_failure_is_reported_once(
     harness: StoreHarness, end: Callable[[StoreHarness], Coroutine[Any, Any, None]]
 ) -> None:
     await end(harness)
@@ -110,7 +110,7 @@ async def test_every_way_to_fail_for_good_tells_of_it_once(
     assert await told(harness) == []
 
 
-async def test_the_job_that_tells_is_as_its_task_declares(harness: StoreHarness) -> None:
+async def test_the_report_has_the_options_of_its_task(harness: StoreHarness) -> None:
     handler = msgspec.structs.replace(TOLD, serial="q", delay=5.0, max_resets=2)
     await harness.settle(await harness.start(on_failure=handler), FAILED)
     await harness.pass_time(4)
@@ -123,19 +123,19 @@ async def test_the_job_that_tells_is_as_its_task_declares(harness: StoreHarness)
 
 
 @pytest.mark.parametrize("settlement", [COMPLETED, ERRORED, SNOOZED])
-async def test_what_has_not_failed_for_good_is_not_told(harness: StoreHarness, settlement: Settlement) -> None:
+async def test_a_retry_is_not_reported(harness: StoreHarness, settlement: Settlement) -> None:
     await harness.settle(await harness.start(on_failure=TOLD), settlement)
     assert await told(harness) == []
 
 
-async def test_a_repeated_settlement_tells_once(harness: StoreHarness) -> None:
+async def test_a_repeated_settlement_is_reported_once(harness: StoreHarness) -> None:
     lease = await harness.start(on_failure=TOLD)
     assert await harness.settle(lease, FAILED) is Verdict.SETTLED
     assert await harness.settle(lease, FAILED, repeat=True) is Verdict.ALREADY_SETTLED
     assert len(await told(harness)) == 1
 
 
-async def test_two_workers_that_settle_and_sweep_at_once_tell_once(harness: StoreHarness) -> None:
+async def test_a_simultaneous_settlement_and_sweep_are_reported_once(harness: StoreHarness) -> None:
     leases = [await harness.start(on_failure=TOLD, max_resets=0) for _ in range(8)]
     hearts = [harness.another_heartbeats(await harness.another()) for _ in range(2)]
     await harness.pass_time(LEASE + 5)
@@ -151,7 +151,7 @@ async def test_two_workers_that_settle_and_sweep_at_once_tell_once(harness: Stor
 
 
 @needs("admin")
-async def test_it_is_told_once_per_end(harness: StoreHarness) -> None:
+async def test_each_failure_of_a_job_is_reported_once(harness: StoreHarness) -> None:
     admin, lease = harness.store.admin, await harness.start(on_failure=TOLD)
     await harness.settle(lease, FAILED)
     await admin.permanently_fail_jobs([lease.job_id], "again")
@@ -163,7 +163,7 @@ async def test_it_is_told_once_per_end(harness: StoreHarness) -> None:
 
 
 @needs("admin")
-async def test_a_job_that_was_canceled_and_is_retried_still_tells(harness: StoreHarness) -> None:
+async def test_a_canceled_and_retried_job_still_reports_its_failure(harness: StoreHarness) -> None:
     job = await harness.add(on_failure=TOLD)
     await harness.store.admin.cancel(job.id)
     assert await told(harness) == []
@@ -232,14 +232,14 @@ async def test_what_is_handed_on_is_cut_to_the_limits_of_a_payload(
         NewJob(task="told", flags=tuple(f"{n:0128}" for n in range(64)), serial="ü" * 128, priority=2**40),
     ],
 )
-async def test_what_cannot_tell_is_refused_when_the_job_is_made(harness: StoreHarness, handler: NewJob) -> None:
+async def test_an_invalid_report_is_refused_at_the_enqueue(harness: StoreHarness, handler: NewJob) -> None:
     with pytest.raises(InvalidJob, match="on_failure"):
         await harness.store.jobs.enqueue(NewJob(task="t", on_failure=handler))
     assert await harness.claim() == []
 
 
 @needs("admin")
-async def test_a_death_that_the_same_call_undoes_is_not_told(harness: StoreHarness) -> None:
+async def test_a_reset_failure_that_the_same_call_revives_is_not_reported(harness: StoreHarness) -> None:
     """Its resets were used up, and the call gives it attempts: it has not failed for good."""
     lease = await harness.start(on_failure=TOLD, max_resets=0)
     await harness.pass_time(LEASE + 1)

@@ -45,7 +45,7 @@ async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
     assert await harness.store.inspect.amounts() == expected
 
 
-async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: StoreHarness) -> None:
+async def test_counts_beyond_ten_thousand_are_lower_bounds(harness: StoreHarness) -> None:
     await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(MAX_EXACT_COUNT))
     assert (await harness.store.inspect.amounts())[State.QUEUED] == BoundedCount(MAX_EXACT_COUNT)
     await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(2000))
@@ -83,7 +83,7 @@ async def test_nobody_holds_anything(harness: StoreHarness) -> None:
     assert list(await harness.store.inspect.held()) == []
 
 
-async def test_a_worker_says_its_applications_version(harness: StoreHarness) -> None:
+async def test_a_worker_reports_its_application_version(harness: StoreHarness) -> None:
     await see(harness)
     await see(harness, name="w2", app_version=None)
     assert [row.description.app_version for row in await harness.store.inspect.workers()] == ["5.0", None]

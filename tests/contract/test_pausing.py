@@ -131,7 +131,7 @@ async def test_a_resume_wakes_a_worker_in_another_process(harness: StoreHarness)
     assert await woken(waiting)
 
 
-async def test_queues_tell_what_they_hold(harness: StoreHarness) -> None:
+async def test_serial_keys_are_listed_with_their_counts(harness: StoreHarness) -> None:
     await harness.in_state(State.FAILED, serial="b")
     await harness.add(serial="b", delay=60.0)
     running = await harness.start("runs", serial="b")
@@ -260,7 +260,7 @@ async def test_a_resume_of_a_task_wakes_a_worker_in_another_process(harness: Sto
     assert await woken(waiting)
 
 
-async def test_what_is_paused_is_told(harness: StoreHarness) -> None:
+async def test_pauses_are_listed(harness: StoreHarness) -> None:
     assert await harness.store.inspect.pauses() == Pauses()
     since = harness.now
     await harness.store.operate.pause_task("b")

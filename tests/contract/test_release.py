@@ -30,7 +30,7 @@ async def test_a_released_job_is_due_at_once(harness: StoreHarness) -> None:
 
 
 @needs("messages")
-async def test_releasing_a_retry_gives_back_that_attempt_only(harness: StoreHarness) -> None:
+async def test_releasing_a_retry_restores_only_that_attempt(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(60)
     due = (await harness.job(job.id)).run_at
@@ -63,7 +63,7 @@ async def test_releasing_nothing_or_twice_is_harmless(harness: StoreHarness) -> 
 
 
 @needs("keys")
-async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
+async def test_a_release_cancels_a_job_with_a_cancellation_request(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
     await harness.heartbeats.release([lease])
@@ -93,7 +93,7 @@ async def test_a_release_of_a_job_whose_key_was_taken_runs_it_again(harness: Sto
     assert (await harness.job(lease.job_id)).state is State.FAILED
 
 
-async def test_abandoning_a_token_gives_back_all_it_holds_and_nothing_else(harness: StoreHarness) -> None:
+async def test_abandoning_a_token_releases_its_jobs_only(harness: StoreHarness) -> None:
     for _ in range(4):
         await harness.add()
     lost = await harness.claim(2)
@@ -124,7 +124,7 @@ async def test_abandoning_twice_or_a_token_that_never_claimed_is_harmless(harnes
 
 
 @needs("cancel")
-async def test_abandoning_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
+async def test_abandoning_cancels_a_job_with_a_cancellation_request(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.store.admin.cancel(lease.job_id)
     await harness.heartbeats.abandon(lease.token)

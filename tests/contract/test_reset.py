@@ -29,7 +29,7 @@ async def test_a_lease_is_stalled_only_after_its_deadline_and_the_slack(harness:
 
 
 @needs("keys")
-async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: StoreHarness) -> None:
+async def test_a_reset_restores_the_attempt_and_counts_itself(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED, key="k", serial="q")
     await harness.pass_time(60)
     due = (await harness.job(job.id)).run_at
@@ -93,7 +93,7 @@ async def test_deaths_are_counted_from_the_last_attempt_that_settled(harness: St
 
 
 @needs("keys")
-async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: StoreHarness) -> None:
+async def test_a_reset_cancels_a_job_with_a_cancellation_request(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(31)
@@ -120,7 +120,7 @@ async def test_a_job_whose_key_was_taken_runs_again_after_its_reset(harness: Sto
     assert (await harness.take(tasks=("t",))).job_id == lease.job_id
 
 
-async def test_a_worker_seen_dying_loses_what_it_holds_at_once_and_nobody_else_does(harness: StoreHarness) -> None:
+async def test_only_the_jobs_of_a_dead_worker_are_reset_at_once(harness: StoreHarness) -> None:
     for _ in range(3):
         await harness.add()
     dead = await harness.claim(2, worker="dead")
@@ -132,7 +132,7 @@ async def test_a_worker_seen_dying_loses_what_it_holds_at_once_and_nobody_else_d
     assert list(await harness.heartbeats.reset_worker("dead")) == []
 
 
-async def test_one_dead_child_costs_one_job(harness: StoreHarness) -> None:
+async def test_a_dead_child_process_resets_one_job(harness: StoreHarness) -> None:
     await harness.add()
     await harness.add()
     first, second = await harness.claim(2)

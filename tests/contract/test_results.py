@@ -69,7 +69,7 @@ async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[JobStanding]:
 
 
 @pytest.mark.parametrize("state", WAYS)
-async def test_who_waits_hears_how_an_attempt_ended(harness: StoreHarness, state: State) -> None:
+async def test_a_waiter_receives_the_outcome_of_an_attempt(harness: StoreHarness, state: State) -> None:
     lease = await harness.start(max_attempts=3)
     job = await harness.job(lease.job_id)
     async with waiting(harness.store) as poll:
@@ -87,7 +87,7 @@ async def test_who_waits_hears_how_an_attempt_ended(harness: StoreHarness, state
     assert (standing.revision, standing.replaced, standing.is_known) == (0, None, True)
 
 
-async def test_what_goes_on_is_no_end(harness: StoreHarness) -> None:
+async def test_a_retry_does_not_end_a_wait(harness: StoreHarness) -> None:
     lease = await harness.start()
     job = await harness.job(lease.job_id)
     async with waiting(harness.store) as poll:
@@ -120,7 +120,7 @@ BY_HAND: dict[str, tuple[Act, State | None]] = {
 
 @needs("admin", "keys")
 @pytest.mark.parametrize("how", BY_HAND)
-async def test_who_waits_hears_of_an_end_by_hand(harness: StoreHarness, how: str) -> None:
+async def test_a_waiter_receives_an_end_by_hand(harness: StoreHarness, how: str) -> None:
     act, state = BY_HAND[how]
     job = await harness.add(key="k")
     async with waiting(harness.store) as poll:
@@ -139,7 +139,7 @@ async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable
 
 
 @needs("sweeps")
-async def test_who_waits_hears_that_its_worker_died_once_too_often(harness: StoreHarness) -> None:
+async def test_a_waiter_receives_the_failure_by_too_many_resets(harness: StoreHarness) -> None:
     lease = await harness.start(max_resets=0)
     await harness.pass_time(LEASE + 10.0)
     job = await harness.job(lease.job_id)
@@ -149,7 +149,7 @@ async def test_who_waits_hears_that_its_worker_died_once_too_often(harness: Stor
 
 
 @needs("admin")
-async def test_who_waits_hears_of_a_cancellation_on_the_way_back(harness: StoreHarness) -> None:
+async def test_a_waiter_receives_a_cancellation_at_the_release(harness: StoreHarness) -> None:
     for way in ("release", "settle", "unlock"):
         lease = await harness.start(way)
         await harness.store.admin.cancel(lease.job_id)
@@ -174,7 +174,7 @@ async def test_what_has_ended_before_is_answered_at_once(harness: StoreHarness) 
             assert (await heard(poll, job)).state is state
 
 
-async def test_a_job_that_is_nowhere_is_told_from_one_that_never_was(harness: StoreHarness) -> None:
+async def test_a_deleted_job_differs_from_one_that_never_existed(harness: StoreHarness) -> None:
     job = await harness.in_state(State.CANCELED)
     await harness.store.admin.remove(job.id)
     async with waiting(harness.store) as poll:
@@ -210,7 +210,7 @@ async def test_a_repeat_that_changes_nothing_replaces_nothing(harness: StoreHarn
 
 
 @needs("keys")
-async def test_after_a_newer_revision_its_own_end_is_heard_of(harness: StoreHarness) -> None:
+async def test_after_a_newer_revision_its_own_end_ends_the_wait(harness: StoreHarness) -> None:
     old = await harness.add(key="k")
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, old)
@@ -253,7 +253,7 @@ async def test_a_thousand_jobs_that_end_together_are_few_questions(harness: Stor
     assert {standing.state for standing in standings} == {State.COMPLETED}
 
 
-async def test_who_gives_up_leaves_the_others_waiting(harness: StoreHarness) -> None:
+async def test_a_cancelled_waiter_does_not_affect_the_others(harness: StoreHarness) -> None:
     lease = await harness.start()
     job = await harness.job(lease.job_id)
     async with waiting(harness.store) as poll:

@@ -79,7 +79,7 @@ async def test_failed_stays_among_the_living_with_its_key(harness: StoreHarness)
 
 
 @needs("keys")
-async def test_a_snooze_gives_the_attempt_back(harness: StoreHarness) -> None:
+async def test_a_snooze_does_not_count_the_attempt(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     assert await harness.settle(lease, SNOOZED) is Verdict.SETTLED
     job = await harness.job(lease.job_id)
@@ -98,7 +98,7 @@ async def test_canceled_goes_to_the_history_with_its_reason_and_frees_the_key(ha
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
 @needs("forgiving")
-async def test_every_settlement_takes_the_resets_back_to_nought(harness: StoreHarness, how: str) -> None:
+async def test_every_settlement_sets_the_resets_to_0(harness: StoreHarness, how: str) -> None:
     job = await harness.make_suspect(times=1)
     lease = await harness.take()
     assert (await harness.job(job.id)).resets == 1
@@ -107,7 +107,7 @@ async def test_every_settlement_takes_the_resets_back_to_nought(harness: StoreHa
 
 
 @needs("forgiving")
-async def test_completing_several_at_once_takes_their_resets_back_too(harness: StoreHarness) -> None:
+async def test_completing_several_jobs_sets_their_resets_to_0(harness: StoreHarness) -> None:
     jobs = [await harness.make_suspect(task=task, times=1) for task in ("a", "b")]
     claims = await harness.claim(2)
     await harness.store.settle([(claim.lease, COMPLETED) for claim in claims])

@@ -266,7 +266,7 @@ async def test_the_last_tick_is_the_latest_and_not_the_one_scheduled_last(harnes
     assert harness.backend.ticks("report") == [at - timedelta(days=2), at]
 
 
-async def test_scheduling_what_nobody_registered_makes_it_known(harness: StoreHarness) -> None:
+async def test_scheduling_an_unknown_item_registers_it(harness: StoreHarness) -> None:
     at = minute(harness)
     await harness.store.timetable.schedule([tick(at, spec="every minute")])
     assert list(await harness.store.timetable.known_items()) == [
@@ -314,7 +314,7 @@ async def test_a_tick_of_somebody_elses_does_not_touch_the_job_of_its_key(harnes
     assert list(await harness.everything()) == [before]
 
 
-async def test_a_scheduled_job_is_claimed_and_a_sleeper_hears_of_it(harness: StoreHarness) -> None:
+async def test_a_scheduled_job_wakes_a_worker_and_is_claimed(harness: StoreHarness) -> None:
     while await harness.store.wait(0.05):
         pass
     sleeping = asyncio.create_task(harness.store.wait(20.0))
@@ -344,7 +344,7 @@ async def test_schedulers_of_the_same_ticks_make_each_job_once(harness: StoreHar
     assert len({job.payload for job in jobs}) == 30
 
 
-async def test_whoever_was_second_learns_whose_job_it_is(harness: StoreHarness) -> None:
+async def test_the_second_scheduler_gets_the_job_of_the_first(harness: StoreHarness) -> None:
     stores = [await harness.another() for _ in range(3)]
     for back in range(10):
         at = minute(harness, back)

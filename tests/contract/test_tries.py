@@ -62,7 +62,7 @@ async def test_a_long_error_is_cut_to_its_first_line_and_its_end(harness: StoreH
     assert (await harness.job(lease.job_id)).last_error == ERROR
 
 
-async def test_each_way_to_end_says_which_it_was(harness: StoreHarness) -> None:
+async def test_each_failed_attempt_has_its_outcome(harness: StoreHarness) -> None:
     timed_out, failed, canceled = await harness.start("a"), await harness.start("b"), await harness.start("c")
     await harness.settle(timed_out, judged(Retry("timed out", 0.0, error_class=TIMED_OUT)))
     await harness.settle(failed, judged(Fail("it is broken")))
@@ -75,7 +75,7 @@ async def test_each_way_to_end_says_which_it_was(harness: StoreHarness) -> None:
     ]
 
 
-async def test_what_completed_was_snoozed_or_went_back_leaves_none(harness: StoreHarness) -> None:
+async def test_completed_snoozed_and_released_attempts_leave_no_entry(harness: StoreHarness) -> None:
     done, kept, snoozed, released = [await harness.start(task) for task in "abcd"]
     await harness.settle(done, COMPLETED)
     await harness.settle(kept, judged(Complete(), 1))
@@ -94,7 +94,7 @@ async def test_a_lost_settlement_leaves_none_and_a_repeat_no_second_one(harness:
     assert len(await tries_of(harness, lease.job_id)) == 1
 
 
-async def test_a_dead_worker_leaves_one_for_each_death(harness: StoreHarness) -> None:
+async def test_each_reset_leaves_an_entry(harness: StoreHarness) -> None:
     job = await harness.add(max_resets=1)
     for _ in range(2):
         await harness.lose(await harness.take())
@@ -172,7 +172,7 @@ async def test_jobs_that_are_failed_by_hand_leave_one(harness: StoreHarness) -> 
         assert (one.outcome, one.error_class, one.ended_at) == (AttemptEnd.BY_HAND, BY_HAND, harness.now)
 
 
-async def test_jobs_that_are_taken_back_by_hand_leave_one(harness: StoreHarness) -> None:
+async def test_jobs_unlocked_by_hand_leave_an_entry(harness: StoreHarness) -> None:
     unlocked, rescheduled = await harness.start("a"), await harness.start("b", max_attempts=3)
     await harness.store.admin.force_unlock_workers(["w1"])
     again = await harness.take(tasks=("b",))
@@ -265,7 +265,7 @@ async def test_failures_are_grouped_by_task_and_class(harness: StoreHarness) -> 
 
 
 @needs("inspect")
-async def test_older_failures_are_left_out_and_it_is_said(harness: StoreHarness) -> None:
+async def test_older_failures_are_left_out_and_marked_as_cut(harness: StoreHarness) -> None:
     old = await harness.add("old")
     await harness.store.admin.permanently_fail_jobs([old.id])
     await harness.pass_time(1)

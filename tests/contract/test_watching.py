@@ -39,14 +39,14 @@ async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> N
     assert (row.description, row.started_at, row.seen_at, row.is_alive) == (stopping, started, harness.now, True)
 
 
-async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarness) -> None:
+async def test_a_deregistered_worker_is_not_listed(harness: StoreHarness) -> None:
     await roll(harness).worker_seen(CARD, {})
     await roll(harness).worker_gone("w1")
     await roll(harness).worker_gone("never seen")
     assert list(await harness.store.inspect.workers()) == []
 
 
-async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
+async def test_a_worker_that_does_not_deregister_is_lost_and_removed_after_a_day(harness: StoreHarness) -> None:
     await roll(harness).worker_seen(CARD, {})
     await harness.pass_time(WORKER_TIMEOUT_SECONDS - 1)
     assert [row.is_alive for row in await harness.store.inspect.workers()] == [True]
@@ -173,7 +173,7 @@ async def test_of_more_suspects_than_are_counted_no_name_is_exact(harness: Store
     }
 
 
-async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
+async def test_an_empty_store_has_no_counts(harness: StoreHarness) -> None:
     figures = await harness.store.inspect.figures()
     assert [*figures.tasks, *figures.serials, *figures.workers, *figures.paused] == []
     assert figures.states == dict.fromkeys(State, BoundedCount(0))

@@ -33,7 +33,7 @@ SEEDS = range(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_store_lives_the_same_life(
+def test_every_store_behaves_like_the_model(
     seed: int, run: Run, tmp_path: Path, differential_database: PostgresBackend
 ) -> None:
     file = SqliteBackend(tmp_path / "jobs.db")
@@ -43,7 +43,7 @@ def test_every_store_lives_the_same_life(
 
 
 @pytest.mark.parametrize("seed", [1, 8])
-def test_settlements_that_claim_do_what_their_specification_does(
+def test_settlements_with_a_claim_behave_like_their_specification(
     seed: int, run: Run, differential_database: PostgresBackend
 ) -> None:
     differential_database.empty()

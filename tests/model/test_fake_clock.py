@@ -42,7 +42,7 @@ def test_sleepers_wake_one_instant_after_the_other(run: Run) -> None:
     assert run(scenario()) == [("quick", 2), ("slow", 3), ("quick", 4), ("slow", 6)]
 
 
-def test_nobody_wakes_early(run: Run) -> None:
+def test_no_sleeper_wakes_early(run: Run) -> None:
     async def scenario() -> None:
         clock = FakeClock()
         nap = asyncio.create_task(clock.sleep(5))
@@ -54,7 +54,7 @@ def test_nobody_wakes_early(run: Run) -> None:
     run(scenario())
 
 
-def test_each_instant_is_lived_to_its_end_before_the_next(run: Run) -> None:
+def test_all_calls_of_an_instant_run_before_the_next(run: Run) -> None:
     async def scenario() -> list[float]:
         clock, seen = FakeClock(), []
 
@@ -90,7 +90,7 @@ def test_a_canceled_sleep_and_a_canceled_timer_do_nothing(run: Run) -> None:
     assert run(scenario()) == ["kept"]
 
 
-def test_a_ticker_ticks_at_once_and_then_as_it_asks(run: Run) -> None:
+def test_a_ticker_ticks_at_once_and_then_at_its_own_interval(run: Run) -> None:
     async def scenario() -> list[float]:
         clock, seen = FakeClock(), []
 
@@ -129,7 +129,7 @@ def test_a_ticker_may_be_poked_from_another_thread(run: Run) -> None:
     assert run(scenario()) == 2
 
 
-def test_a_poke_during_a_tick_asks_for_one_more(run: Run) -> None:
+def test_a_poke_during_a_tick_causes_another_tick(run: Run) -> None:
     async def scenario() -> int:
         clock = FakeClock()
         seen: list[float] = []
@@ -147,7 +147,7 @@ def test_a_poke_during_a_tick_asks_for_one_more(run: Run) -> None:
     assert run(scenario()) == 2
 
 
-def test_time_does_not_go_back(run: Run) -> None:
+def test_time_cannot_be_set_back(run: Run) -> None:
     with pytest.raises(ValueError, match="go back"):
         run(FakeClock().advance(-1))
 

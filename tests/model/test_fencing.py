@@ -327,7 +327,7 @@ class StoreLifecycle(Lifecycle):
 
 
 @pytest.mark.parametrize(("lifecycle", "examples"), [(Lifecycle, 300), (StoreLifecycle, 100)])
-def test_the_promises_hold_whatever_happens(lifecycle: type[Lifecycle], examples: int) -> None:
+def test_the_invariants_hold_in_random_histories(lifecycle: type[Lifecycle], examples: int) -> None:
     run_state_machine_as_test(lifecycle, settings=settings(THOROUGH, max_examples=examples))
 
 

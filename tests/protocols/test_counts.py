@@ -17,17 +17,17 @@ from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, NameCounts
         (3_141_592, "more than 10,000", ">10000"),
     ],
 )
-def test_an_amount_is_exact_up_to_its_limit(number: int, words: str, column: str) -> None:
+def test_a_count_is_exact_up_to_its_limit(number: int, words: str, column: str) -> None:
     amount = BoundedCount.up_to(10_000, number)
     assert (amount.text, str(amount)) == (words, column)
 
 
-def test_a_sum_with_more_in_it_is_more() -> None:
+def test_a_sum_with_a_lower_bound_is_a_lower_bound() -> None:
     assert BoundedCount(1) + BoundedCount(2) == BoundedCount(3)
     assert (BoundedCount(1) + BoundedCount(10_000, is_lower_bound=True)).text == "more than 10,001"
 
 
-def test_the_largest_are_named_and_the_others_are_one() -> None:
+def test_the_largest_are_listed_and_the_others_are_summed() -> None:
     tallies = NameCounts()
     for number in range(MAX_LISTED_NAMES + 3):
         tallies.add(f"t{number:03}", "waiting", number + 1)
@@ -45,7 +45,7 @@ def test_what_waits_for_another_attempt_is_not_counted_twice() -> None:
     assert (one.queued, one.errored, one.waiting) == (BoundedCount(3), BoundedCount(2), BoundedCount(5))
 
 
-def test_what_is_queued_of_more_than_was_counted_is_more() -> None:
+def test_queued_jobs_of_a_lower_bound_are_a_lower_bound() -> None:
     tallies = NameCounts(10_000)
     tallies.add("t", "waiting", 10_001)
     tallies.add("t", "errored", 1_196)
@@ -61,7 +61,7 @@ def test_a_sum_of_several_counts_is_exact_up_to_the_limit() -> None:
     assert one.queued == BoundedCount(10, is_lower_bound=True)
 
 
-def test_of_a_part_that_was_not_counted_to_its_end_no_name_is_exact() -> None:
+def test_an_incomplete_part_has_no_exact_name() -> None:
     tallies = NameCounts()
     tallies.add("t", "processing", 3)
     tallies.add("u", "waiting", 2)

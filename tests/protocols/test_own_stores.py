@@ -61,20 +61,20 @@ class Blocking(MemoryStore):
 async def handle(ctx: Any, record: Any) -> None: ...
 
 
-def test_all_that_a_worker_needs_and_a_store_lacks_is_named_at_once() -> None:
+def test_all_missing_members_of_a_store_are_reported_at_once() -> None:
     for make in (lambda: Worker(Before(), handle), lambda: Resetter(Before())):  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"Before has no capabilities, terms, enclosing; .*CHANGELOG"):
             make()
     Worker(Alone(), handle)  # type: ignore[arg-type]
 
 
-def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
+def test_missing_parts_are_reported_at_once() -> None:
     for part in PART_NAMES:
         with pytest.raises(ConfigurationError, match=rf"App: store: Alone has no description, .*\b{part}\b"):
             App(store=Alone())  # type: ignore[arg-type]
 
 
-def test_a_part_that_is_absent_for_no_declared_reason_is_refused_all_the_same() -> None:
+def test_an_absent_part_without_a_declared_reason_is_refused() -> None:
     store: Any = Partly()
     with pytest.raises(ConfigurationError, match="reading jobs: this store does not offer it"):
         require_part(store, "inspect", store.inspect)

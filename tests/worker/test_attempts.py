@@ -158,7 +158,7 @@ async def test_the_timer_of_an_ended_attempt_is_cancelled() -> None:
         assert [timer.cancelled for timer in clock.watched] == [True]
 
 
-async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
+async def test_a_thread_that_outlives_its_timeout_has_its_own_message() -> None:
     clock = FakeClock()
 
     async def act(attempt: Attempt[Job]) -> None:
@@ -177,7 +177,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
         assert harness.worker.unfinished == [], "its outcome is recorded: its lease is nobody's any more"
 
 
-async def test_an_attempt_hears_why_it_should_stop() -> None:
+async def test_an_attempt_has_the_reason_of_its_stop() -> None:
     clock = FakeClock()
     heard: list[str] = []
 
@@ -315,7 +315,7 @@ async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_slot_ei
         await assert_slot_is_clean(harness)
 
 
-async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
+async def test_a_stop_at_the_end_of_its_handler_affects_no_other_job() -> None:
     """The timer fires in the very turn of the loop in which the handler's wait ends."""
     clock = FakeClock()
     async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, timeout=5.0) as harness:

@@ -83,7 +83,7 @@ async def test_one_failed_beat_cancels_nothing() -> None:
         assert [event.operation for event in harness.events(StoreRecovered)] == ["beat"]
 
 
-async def test_a_beat_asked_for_and_cut_by_the_driver_is_made_at_the_next_tick() -> None:
+async def test_a_requested_beat_that_the_driver_cancels_is_repeated_at_the_next_tick() -> None:
     clock, cuts = FakeClock(), [True]
 
     class Cut(FaultyHeartbeats):
@@ -169,7 +169,7 @@ async def test_the_deadline_counts_from_the_sending_of_a_beat_and_not_from_its_r
         assert harness.worker.running == 0
 
 
-async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life() -> None:
+async def test_a_handler_that_ignores_its_lost_lease_changes_nothing() -> None:
     """The store answers again, and would even renew the row: what was given up stays given up."""
     clock = FakeClock()
 
@@ -209,7 +209,7 @@ async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
         assert harness.row(job_id).token == "t"
 
 
-async def test_a_job_asked_to_cancel_is_canceled_at_the_next_beat() -> None:
+async def test_a_cancellation_request_takes_effect_at_the_next_beat() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock) as harness:
         job_id = await harness.add()
@@ -220,7 +220,7 @@ async def test_a_job_asked_to_cancel_is_canceled_at_the_next_beat() -> None:
         assert (job.state, job.last_error) == (State.CANCELED, "canceled while running")
 
 
-async def test_a_handler_that_completes_although_asked_to_cancel_has_completed() -> None:
+async def test_a_handler_that_completes_despite_a_cancellation_request_has_completed() -> None:
     clock = FakeClock()
 
     async def act(attempt: Attempt[Job]) -> None:
@@ -306,7 +306,7 @@ async def test_a_job_claimed_ahead_is_not_lost_by_the_beat() -> None:
         assert harness.events(JobLost) == []
 
 
-async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
+async def test_jobs_of_lost_workers_are_reset_and_run() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as harness:
@@ -318,7 +318,7 @@ async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
         assert (await harness.job(1)).state is State.COMPLETED
 
 
-async def test_a_lease_that_ends_while_its_row_is_locked_is_looked_at_every_interval_and_hurries_nobody() -> None:
+async def test_an_expired_lease_of_a_locked_row_is_checked_at_the_interval_only() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     async with at_work(nothing, clock=clock, store=store, tasks=("act",), lease=30.0) as harness:
@@ -333,7 +333,7 @@ async def test_a_lease_that_ends_while_its_row_is_locked_is_looked_at_every_inte
         assert (await harness.job(job)).state is State.QUEUED
 
 
-async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None:
+async def test_a_short_lived_worker_also_prunes_the_history() -> None:
     """One that a timer starts with ``--once``, say: none of them lives for ten minutes."""
     clock = FakeClock()
     store = FaultyStore(clock)
@@ -345,7 +345,7 @@ async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None
     assert await store.jobs.get(old.id) is None
 
 
-async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
+async def test_the_stores_terms_are_read_when_the_worker_starts() -> None:
     """Not when it is made: the store may not be open yet."""
     clock = FakeClock()
 
@@ -374,7 +374,7 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
 # -- cancellations -----------------------------------------------------------------------------------
 
 
-async def test_a_running_job_hears_of_its_cancellation_within_a_second() -> None:
+async def test_a_running_job_receives_its_cancellation_within_a_second() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock, concurrency=2) as harness:
         canceled, other = await harness.add(), await harness.add()

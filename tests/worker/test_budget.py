@@ -39,7 +39,7 @@ async def test_ten_hold_one_of_three_sixes_at_a_time_in_three_slots() -> None:
         assert (budget.peak, budget.taken) == (6, 0)
 
 
-async def test_a_small_one_is_taken_past_a_large_one() -> None:
+async def test_a_small_record_is_claimed_before_a_large_one_that_does_not_fit() -> None:
     clock = FakeClock()
     budget = Budget(10, cost=cost, column="priority")
     async with at_work(
@@ -52,7 +52,7 @@ async def test_a_small_one_is_taken_past_a_large_one() -> None:
         assert budget.left == 0
 
 
-async def test_what_costs_more_than_its_column_says_waits_for_room_and_more_than_all_fails() -> None:
+async def test_a_record_beyond_its_column_waits_and_one_beyond_the_budget_fails() -> None:
     clock = FakeClock()
     costs = iter([6.0, 6.0, 11.0])
     budget: Budget[Job] = Budget(10, cost=lambda job: next(costs), column="priority")
@@ -70,7 +70,7 @@ async def test_what_costs_more_than_its_column_says_waits_for_room_and_more_than
         assert "the whole budget is 10" in str(job.last_error)
 
 
-async def test_the_headroom_comes_back_however_the_attempt_ends() -> None:
+async def test_the_capacity_is_freed_with_every_outcome() -> None:
     clock = FakeClock()
     budget = Budget(10, cost=cost, column="priority")
 

@@ -81,7 +81,7 @@ async def test_a_slow_handler_hoards_nothing() -> None:
             assert held(harness) <= 5
 
 
-async def test_many_slow_handlers_that_end_at_one_moment_are_no_sign_of_haste() -> None:
+async def test_slow_handlers_that_end_together_do_not_raise_the_rate() -> None:
     clock = FakeClock()
 
     async def act(attempt: Attempt[Job]) -> None:
@@ -137,7 +137,7 @@ async def test_nothing_is_ahead_when_the_options_say_so() -> None:
         assert max(limits(harness)) == 4
 
 
-async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
+async def test_jobs_not_started_within_a_second_are_returned_without_using_an_attempt() -> None:
     clock = FakeClock()
     slow = False
 
@@ -205,7 +205,7 @@ async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() ->
 # -- when ------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> None:
+async def test_a_store_without_wake_ups_is_polled_and_reported_once() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     store.is_listening = False
@@ -218,7 +218,7 @@ async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> N
         assert [recovered.operation for recovered in harness.events(StoreRecovered)] == ["listen"]
 
 
-async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
+async def test_an_idle_worker_without_wake_ups_polls_every_two_seconds() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     store.is_listening = False
@@ -229,7 +229,7 @@ async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -
         assert len(limits(harness)) == 10
 
 
-async def test_polls_are_stretched_while_wake_ups_are_heard_but_never_beyond_what_was_given() -> None:
+async def test_polls_are_rarer_while_wake_ups_arrive_but_keep_the_set_interval() -> None:
     for given_interval, polls in ((None, 2), (4.0, 5)):
         async with at_work(nothing, poll_interval=given_interval) as harness:
             harness.store.calls.clear()
@@ -258,7 +258,7 @@ async def test_what_waits_when_a_worker_starts_is_taken_without_a_moments_wait()
         assert harness.clock.monotonic() == harness.store.moments("claim")[0]
 
 
-async def test_a_hundred_wake_ups_while_every_slot_is_busy_block_nobody_and_lose_nothing() -> None:
+async def test_wake_ups_while_every_slot_is_busy_are_not_lost() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1), clock=clock, concurrency=4, look_ahead=0) as harness:
         await harness.add(count=4)
@@ -433,7 +433,7 @@ async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> 
 # -- trouble ---------------------------------------------------------------------------------------
 
 
-async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_unspent() -> None:
+async def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_use_no_attempt() -> None:
     async with at_work(nothing) as harness:
         harness.store.mute.append("claim")
         job = await harness.does(seconds=1)
@@ -549,7 +549,7 @@ async def test_once_on_an_empty_store_ends_at_once() -> None:
         await harness.ended(within=0.5)
 
 
-async def test_once_leaves_what_somebody_else_runs() -> None:
+async def test_once_does_not_wait_for_jobs_of_other_workers() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     await store.jobs.enqueue(NewJob(task="act", serial="q"))
@@ -559,7 +559,7 @@ async def test_once_leaves_what_somebody_else_runs() -> None:
         assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
 
 
-async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
+async def test_once_claims_again_if_jobs_were_returned_meanwhile() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     slow = 450

@@ -58,7 +58,7 @@ class Enclosed:
         self.store.before("rollback")
 
 
-async def test_an_end_that_nobody_knows_is_told_and_holds_nobody_up() -> None:
+async def test_an_unknown_outcome_is_reported_and_delays_no_other_job() -> None:
     store = Enclosing(clock := FakeClock())
     async with at_work(nothing, clock=clock, store=store) as harness:
         store.down.add("commit")
@@ -70,7 +70,7 @@ async def test_an_end_that_nobody_knows_is_told_and_holds_nobody_up() -> None:
         assert await harness.ended() < 1
 
 
-async def test_the_event_says_what_stands_in_the_record() -> None:
+async def test_the_event_has_the_recorded_outcome() -> None:
     store = Enclosing(clock := FakeClock())
     store.recorded = settle(Retry("could not be committed"), attempts=1, max_attempts=5, backoff=lambda n: 60.0)
     async with at_work(nothing, clock=clock, store=store) as harness:
@@ -80,7 +80,7 @@ async def test_the_event_says_what_stands_in_the_record() -> None:
         ]
 
 
-async def test_one_that_is_busy_is_ended_again_in_its_own_transaction() -> None:
+async def test_a_busy_record_is_settled_again_in_its_transaction() -> None:
     store = Enclosing(clock := FakeClock())
     store.busy = 2
     async with at_work(nothing, clock=clock, store=store) as harness:
@@ -100,7 +100,7 @@ async def test_the_slot_is_held_until_the_transaction_has_ended() -> None:
         assert len(harness.events(JobEnded)) == 5
 
 
-async def test_what_is_not_ended_is_rolled_back_and_handed_back() -> None:
+async def test_an_unsettled_attempt_is_rolled_back_and_returned() -> None:
     store = Enclosing(clock := FakeClock())
     async with at_work(taking(clock, 1000), clock=clock, store=store, grace=1.0) as harness:
         job_id = await harness.add()

@@ -28,7 +28,7 @@ from stowhand.worker import executor, settler, worker
 from tests.worker.worker_harness import KINDS, FaultyStore, at_work, handler_of, nothing
 
 
-async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_listeners_no_event_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("built although nobody listens")
 
@@ -78,7 +78,7 @@ async def test_a_listener_error_hook_that_raises_is_no_danger_either() -> None:
     events.emit(WorkerStarted("w", None))
 
 
-async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> None:
+async def test_the_event_of_an_ended_job_has_its_attempt_and_duration() -> None:
     clock = FakeClock()
 
     async def act(attempt: Any) -> None:
@@ -91,5 +91,5 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
         assert (event.seconds, event.error) == (2.5, None)
 
 
-def test_every_reason_to_stop_says_what_it_is() -> None:
+def test_every_reason_to_stop_is_reported() -> None:
     assert {stop.value for stop in Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}

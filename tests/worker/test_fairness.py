@@ -36,7 +36,7 @@ async def order(counts: dict[str, int], **options: Any) -> tuple[list[str], Faul
         return started, harness.store
 
 
-async def test_without_being_asked_a_worker_keeps_the_one_order() -> None:
+async def test_without_fairness_a_worker_keeps_the_order_of_all_jobs() -> None:
     started, _ = await order({"a": 5, "b": 2}, concurrency=1)
     assert started == ["a1", "a2", "a3", "a4", "a5", "b6", "b7"]
 
@@ -46,7 +46,7 @@ async def test_tasks_take_turns_and_each_keeps_its_order() -> None:
     assert started == ["a1", "b7", "c11", "a2", "b8", "a3", "b9", "a4", "b10", "a5", "a6"]
 
 
-async def test_a_flood_holds_up_nobody_for_longer_than_one_round() -> None:
+async def test_many_jobs_of_one_task_delay_others_for_at_most_one_round() -> None:
     started, _ = await order({"a": 60, "b": 2}, concurrency=4, fair=True)
     assert started[:4] == ["a1", "a2", "a3", "a4"]
     assert {"b61", "b62"} <= set(started[:8])
@@ -64,7 +64,7 @@ class RationingStore(FaultyStore):
         return await super().claim(msgspec.structs.replace(request, limit=min(request.limit, 2)))
 
 
-async def test_a_store_that_gives_fewer_than_asked_for_is_no_sign_that_nobody_waits() -> None:
+async def test_fewer_jobs_than_requested_from_a_rationing_store_do_not_end_the_round() -> None:
     assert HttpStore("http://127.0.0.1:1").capabilities.rations
     clock, started = FakeClock(), []
 
@@ -83,7 +83,7 @@ async def test_a_store_that_gives_fewer_than_asked_for_is_no_sign_that_nobody_wa
         assert "b" in started[before : before + 20]
 
 
-async def test_where_nothing_is_passed_over_a_claim_asks_for_all_tasks_and_once() -> None:
+async def test_if_no_task_is_skipped_there_is_one_claim_of_all_tasks() -> None:
     _, store = await order({"a": 1}, concurrency=4, fair=True)
     asked = [request.tasks for request in store.called("claim") if not request.suspects]
     assert set(asked) == {TASKS}
@@ -91,7 +91,7 @@ async def test_where_nothing_is_passed_over_a_claim_asks_for_all_tasks_and_once(
     assert len(asked) == sum(not request.suspects for request in plain.called("claim"))
 
 
-def test_who_takes_any_task_cannot_be_fair_and_says_so() -> None:
+def test_a_worker_of_any_task_cannot_be_fair() -> None:
     with pytest.raises(ConfigurationError, match=r"fair: .*; give tasks"):
         Worker(MemoryStore(), handler_of(nothing), WorkerOptions(fair=True))
 

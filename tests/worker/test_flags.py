@@ -83,7 +83,7 @@ def answering(flags: list[str] | None) -> list[Callable[[], Any]]:
 
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("flags", [None, [], ["slow"], ("slow", "other")])
-async def test_a_function_says_what_is_forbidden(kind: int, flags: Any) -> None:
+async def test_a_function_returns_the_forbidden_flags(kind: int, flags: Any) -> None:
     async with at_work(nothing, jobs=flagged("slow", "", "other"), forbidden_flags=answering(flags)[kind]) as harness:
         await harness.clock.advance(1)
         assert worked_off(harness) == [
@@ -91,7 +91,7 @@ async def test_a_function_says_what_is_forbidden(kind: int, flags: Any) -> None:
         ]
 
 
-async def test_a_function_is_asked_once_before_each_claim_which_takes_one_job() -> None:
+async def test_a_function_is_called_before_each_claim_of_one_job() -> None:
     asked = 0
 
     def forbidden() -> list[str]:
@@ -211,7 +211,7 @@ def failing(how: str) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("how", ["raises", "cancelled", "cancelled later", "numbers", "nul"])
-async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_more_rarely(how: str) -> None:
+async def test_a_failing_function_prevents_claims_and_is_called_with_backoff(how: str) -> None:
     fails = True
 
     def forbidden() -> Any:
@@ -265,7 +265,7 @@ async def test_once_ends_when_the_code_before_a_claim_keeps_failing(code: str) -
         assert harness.clock.monotonic() > 10, "not at the first failure, which may pass"
 
 
-async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> None:
+async def test_a_function_that_never_returns_is_cancelled_and_called_again() -> None:
     ended = []
 
     async def forbidden() -> None:
@@ -294,7 +294,7 @@ async def test_a_worker_stops_while_it_waits_for_an_answer() -> None:
 # -- what is told ----------------------------------------------------------------------------------
 
 
-async def test_each_claim_is_told_before_and_after() -> None:
+async def test_each_claim_emits_an_event_before_and_after() -> None:
     async with at_work(nothing, concurrency=3) as harness:
         await harness.add(count=2)
         await harness.clock.advance(1)
@@ -305,7 +305,7 @@ async def test_each_claim_is_told_before_and_after() -> None:
         assert harness.events(ClaimFinished)[-1].jobs == 0
 
 
-async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
+async def test_a_failed_claim_emits_its_start_and_its_error() -> None:
     async with at_work(nothing) as harness:
         harness.store.down.add("claim")
         await harness.add()

@@ -80,7 +80,7 @@ async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
         assert (await harness.job(1)).state is State.COMPLETED
 
 
-async def test_where_no_foreign_lease_is_alive_an_idle_worker_asks_no_more_often_than_every_half_minute() -> None:
+async def test_without_foreign_leases_an_idle_worker_sweeps_at_most_every_half_minute() -> None:
     clock = FakeClock()
     async with at_work(nothing, clock=clock, lease=30.0) as harness:
         await clock.advance(601)
@@ -113,7 +113,7 @@ class TellingStore(FaultyStore):
         return Foreign(expires_in=seen.expires_in, none_expired=not late)
 
 
-async def test_where_polls_say_that_no_lease_is_over_an_idle_worker_asks_nothing_else() -> None:
+async def test_if_polls_report_no_expired_lease_an_idle_worker_does_not_sweep() -> None:
     clock = FakeClock()
     store = TellingStore(clock)
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
@@ -125,7 +125,7 @@ async def test_where_polls_say_that_no_lease_is_over_an_idle_worker_asks_nothing
         assert len([asked for asked in store.called("claim") if not asked.suspects]) <= 61
 
 
-async def test_a_lease_that_polls_say_is_over_is_looked_at_as_ever() -> None:
+async def test_an_expired_lease_reported_by_polls_is_swept() -> None:
     clock = FakeClock()
     store = TellingStore(clock)
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:

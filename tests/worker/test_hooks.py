@@ -105,7 +105,7 @@ async def test_a_pre_handle_that_raises_is_the_attempts_error_and_post_handle_fo
         assert "no room" in str(job.last_error)
 
 
-async def test_a_post_handle_that_raises_is_told_and_harms_nothing() -> None:
+async def test_a_post_handle_that_raises_is_reported_and_affects_no_other_job() -> None:
     recorder = Recorder()
 
     async def raises(ctx: Attempt[Job], record: Job) -> None:
@@ -194,7 +194,7 @@ async def test_a_no_of_pre_claim_claims_nothing_for_an_interval() -> None:
 
 
 @pytest.mark.parametrize("answer", [ValueError("no"), None, "size < 10", 7, ClaimDecision(limit=0)])
-async def test_a_pre_claim_that_raises_or_says_nothing_is_told_and_asked_again_after_an_interval(
+async def test_a_pre_claim_that_raises_or_returns_none_is_reported_and_called_after_an_interval(
     answer: Any,
 ) -> None:
     recorder, clock = Recorder(), FakeClock()

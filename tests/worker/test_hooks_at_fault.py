@@ -111,7 +111,7 @@ async def test_a_deaf_pre_claim_is_left_behind_when_the_worker_stops() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
-async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_well(error: Any) -> None:
+async def test_a_pre_claim_that_raises_a_base_exception_is_called_again(error: Any) -> None:
     recorder, clock = Recorder(), FakeClock()
 
     async def asks(ctx: ClaimContext) -> bool:
@@ -134,7 +134,7 @@ async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_we
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
-async def test_a_post_handle_that_raises_what_is_no_exception_is_told_as_well(error: Any) -> None:
+async def test_a_post_handle_that_raises_a_base_exception_is_reported(error: Any) -> None:
     recorder = Recorder()
 
     async def raises(ctx: Attempt[Job], record: Job) -> None:
@@ -147,7 +147,7 @@ async def test_a_post_handle_that_raises_what_is_no_exception_is_told_as_well(er
         assert [event.hook for event in harness.events(HookFailed)] == ["post_handle"] * 2
 
 
-async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_counts() -> None:
+async def test_pre_claim_is_called_again_after_post_handle() -> None:
     clock, taken = FakeClock(), set[int]()
 
     class Counts(Recorder):
@@ -285,7 +285,7 @@ async def test_each_job_that_started_is_left_once_however_it_ends() -> None:
         assert sorted(event.job_id for event in harness.events(JobLeft)) == started
 
 
-async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -> None:
+async def test_an_attempt_that_raised_lease_lost_is_marked_as_lost() -> None:
     async def loses(ctx: Attempt[Job]) -> None:
         raise LeaseLost("somebody else has it")
 
@@ -300,7 +300,7 @@ async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -
         assert (lost, len(harness.events(JobLost))) == ([True], 1)
 
 
-async def test_a_line_that_nobody_reads_is_not_made() -> None:
+async def test_a_log_line_without_a_listener_is_not_created() -> None:
     class Costly:
         def __str__(self) -> str:
             raise AssertionError("made all the same")
@@ -351,7 +351,7 @@ async def test_a_hook_that_is_not_asynchronous_is_the_attempts_error_with_what_t
         assert f"{hook} must be asynchronous, but returned an int; write `async def {hook}`" in str(job.last_error)
 
 
-async def test_a_bare_function_that_is_not_asynchronous_is_told_so_too() -> None:
+async def test_a_function_that_is_not_asynchronous_is_refused() -> None:
     store = FaultyStore(clock := FakeClock())
     await store.jobs.enqueue(NewJob(task="act"))
     plain: Any = cast("Any", lambda ctx, record: 7)

@@ -158,7 +158,7 @@ async def works_once(events: Events | None) -> None:
     await Worker(store, speaking, WorkerOptions(once=True), events=events).run()
 
 
-async def test_a_worker_by_itself_logs_what_happens_and_what_its_handler_says(
+async def test_a_worker_without_listeners_writes_log_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "stowhand")

@@ -273,13 +273,13 @@ def test_the_first_line_of_a_syntax_error_is_its_message() -> None:
     assert describe(caught.value).startswith("SyntaxError: ")
 
 
-async def test_the_traceback_begins_with_the_handler_and_not_with_us() -> None:
+async def test_the_traceback_begins_with_the_handler() -> None:
     async with at_work(raising(lambda: ValueError("no"))) as harness:
         trace = str((await harness.does()).last_error).splitlines()
         assert "in act" in trace[2]
 
 
-def test_an_undecodable_payload_is_told_without_a_traceback() -> None:
+def test_an_undecodable_payload_is_reported_without_a_traceback() -> None:
     outcome = from_error(UndecodablePayload("payload: 1e5000 is too large a number"))
     undecodable = "stowhand.errors.UndecodablePayload"
     assert outcome == Fail("payload: 1e5000 is too large a number", poison=True, error_class=undecodable)
@@ -324,7 +324,7 @@ async def test_a_raised_outcome_is_recorded_as_the_returned_one(
         assert "Traceback" not in (job.last_error or "")
 
 
-async def test_the_policy_is_asked_as_little_about_a_raised_outcome_as_about_a_returned_one() -> None:
+async def test_the_policy_is_not_called_for_a_raised_outcome() -> None:
     asked: list[BaseException | None] = []
 
     def backoff(attempt: int, error: BaseException | None) -> float:
@@ -420,7 +420,7 @@ async def test_one_instance_may_be_raised_again_and_again_and_keeps_nothing_of_i
 
 
 @pytest.mark.parametrize("end", ["return", "raise"])
-async def test_what_a_handler_says_after_its_timeout_counts_raised_or_returned(end: str) -> None:
+async def test_an_outcome_after_the_timeout_counts_raised_or_returned(end: str) -> None:
     async def act(attempt: Attempt[Job]) -> object:
         try:
             await asyncio.Event().wait()
@@ -535,7 +535,7 @@ def leaving(attempt: int) -> float:
 @pytest.mark.parametrize(
     "backoff", [failing, leaving, lambda n: float("nan"), lambda n: float("inf"), lambda n: "soon"]
 )
-async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobody_else_anything(
+async def test_a_failing_backoff_gives_its_job_the_natural_delay_and_affects_no_other(
     backoff: Callable[[int], float],
 ) -> None:
     hooked = Encoding(str, lambda claim: Policy(backoff=backoff))
@@ -587,7 +587,7 @@ async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None
         (Retry("later", delay=60), State.ERRORED, "later"),
     ],
 )
-async def test_a_policy_is_not_asked_how_long_to_wait_where_nobody_waits_for_its_word(
+async def test_a_policy_is_not_called_if_its_delay_is_not_needed(
     outcome: Outcome | Poison, state: State, said: str | None
 ) -> None:
     class BreaksMeanwhile:

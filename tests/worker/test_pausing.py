@@ -8,7 +8,7 @@ from stowhand.testing import FakeClock
 from tests.worker.worker_harness import at_work, nothing
 
 
-async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
+async def test_a_pause_and_a_resume_take_effect_at_once() -> None:
     clock = FakeClock()
     began: list[tuple[float, str | None]] = []
 

@@ -55,7 +55,7 @@ async def test_several_jobs_are_written_together_and_at_most_once_a_second() -> 
         assert (done.state, done.progress) == (State.COMPLETED, None)
 
 
-async def test_nothing_is_written_where_nobody_says_anything() -> None:
+async def test_nothing_is_written_without_progress() -> None:
     clock = FakeClock()
     store = NotingStore(clock)
     async with at_work(taking(clock, 20), store=store, clock=clock) as harness:
@@ -83,12 +83,12 @@ async def test_what_cannot_be_written_is_dropped_and_hurts_neither_job_nor_beat(
 
 
 @pytest.mark.parametrize("given", [-0.1, 1.1, float("nan"), float("inf"), "0.5", None, True])
-def test_what_is_no_part_of_one_is_refused(given: object) -> None:
+def test_progress_outside_0_to_1_is_refused(given: object) -> None:
     with pytest.raises(ConfigurationError, match="give a number from 0 to 1"):
         read_progress(Lease(1, "token", 1), given, None)
 
 
-def test_a_text_is_made_safe_and_short() -> None:
+def test_a_text_is_cleaned_and_cut() -> None:
     note = read_progress(Lease(1, "token", 1), 1, "a\x00\ud800" + "b" * 500)
     assert (note.done, len(str(note.text))) == (1.0, 200)
     assert str(note.text).encode().startswith("a\N{REPLACEMENT CHARACTER}?b".encode())

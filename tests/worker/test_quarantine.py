@@ -59,7 +59,7 @@ async def test_without_a_child_nothing_new_is_claimed_while_a_suspect_runs() -> 
         assert [event.task for event in harness.events(JobEnded)] == ["suspect", "act", "act", "act"]
 
 
-async def test_without_a_child_a_suspect_takes_the_next_free_slot_and_waits_for_nobody() -> None:
+async def test_without_a_child_process_a_suspect_takes_the_next_free_slot() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
     jobs = [NewJob(task="act"), NewJob(task="act")]
@@ -108,7 +108,7 @@ async def test_with_a_child_one_slot_is_kept_for_suspects_while_any_is_due() -> 
         assert harness.worker.running == 4, "then the slot is for other jobs again"
 
 
-async def test_without_a_child_what_was_claimed_ahead_goes_back_and_not_the_suspect() -> None:
+async def test_without_a_child_process_jobs_claimed_ahead_are_returned_but_not_the_suspect() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
 
@@ -226,7 +226,7 @@ async def test_a_child_that_we_stopped_ourselves_is_no_crash() -> None:
         assert (harness.row(1).state, harness.row(1).attempts, harness.row(1).resets) == (State.QUEUED, 0, 2)
 
 
-async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_working() -> None:
+async def test_a_worker_continues_after_a_suspect_is_returned_unstarted() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
 
@@ -253,7 +253,7 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
         assert harness.row(2).state is State.COMPLETED
 
 
-async def test_an_idle_worker_asks_for_suspects_once_for_each_time_it_asks_for_jobs() -> None:
+async def test_an_idle_worker_claims_suspects_once_after_each_ordinary_claim() -> None:
     async def isolate(attempt: Attempt[Job]) -> object:
         return None
 

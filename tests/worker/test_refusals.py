@@ -43,7 +43,7 @@ async def test_without_attempts_left_it_is_failed() -> None:
         assert (job.state, ends(harness)) == (State.FAILED, [(1, AttemptOutcome.FAILED)])
 
 
-async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_error_is_told_before() -> None:
+async def test_if_the_retry_is_refused_too_the_job_fails_with_the_tasks_own_error_first() -> None:
     async def act(attempt: Attempt[Job]) -> None:
         raise NonRetryable("broken")
 
@@ -59,7 +59,7 @@ async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_err
         assert ends(harness) == [(1, AttemptOutcome.FAILED)]
 
 
-async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once_and_the_others_go_on() -> None:
+async def test_a_job_that_cannot_be_settled_is_left_to_its_lease_and_reported_once() -> None:
     store = refusing(clock := FakeClock())
     async with at_work(nothing, clock=clock, store=store, concurrency=6) as harness:
         await harness.add(count=6)
@@ -77,7 +77,7 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
         assert [one.job_id for told in harness.events(JobsReset) for one in told.jobs] == [1]
 
 
-async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
+async def test_a_beat_refused_for_one_job_renews_the_others() -> None:
     store = refusing(clock := FakeClock())
     async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as harness:
         await harness.add(count=3)
@@ -88,7 +88,7 @@ async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
         assert (first.job_id, first.operation) == (1, "beat")
 
 
-async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_nobody_from_stopping() -> None:
+async def test_a_refused_release_is_not_reported_as_returned_and_does_not_delay_the_stop() -> None:
     store = refusing(clock := FakeClock())
     async with at_work(taking(clock, 1000), clock=clock, store=store, concurrency=2, grace=1.0) as harness:
         await harness.add(count=2)
@@ -99,7 +99,7 @@ async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_n
         assert [(told.job_id, told.operation) for told in harness.events(ChangeRefused)] == [(1, "release")]
 
 
-async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> None:
+async def test_a_job_that_lost_its_key_while_running_is_reported_as_failed() -> None:
     async def act(attempt: Attempt[Job]) -> None:
         await clock.sleep(5)
         raise ValueError("no")

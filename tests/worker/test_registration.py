@@ -63,7 +63,7 @@ async def test_it_is_in_the_roll_while_it_works_and_not_afterwards(monkeypatch: 
         assert list(await harness.store.inspect.workers()) == []
 
 
-async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
+async def test_the_entry_shows_the_stop_and_the_current_tasks() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 20), clock=clock) as harness:
         await harness.add()
@@ -86,7 +86,7 @@ async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> 
         assert 10 <= len(store.called("worker_seen")) <= 11
 
 
-async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
+async def test_a_store_that_refuses_entries_recovers_with_the_next_accepted_one() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
@@ -101,7 +101,7 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
         assert harness.worker.controls.liveness.refused() == {}
 
 
-async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no_longer() -> None:
+async def test_writes_are_checked_only_while_health_probes_arrive() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
@@ -123,7 +123,7 @@ async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no
         assert len(store.called("check_writable")) == looked
 
 
-async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:
+async def test_deregistering_does_not_wait_for_an_unreachable_store() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
@@ -134,7 +134,7 @@ async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:
         assert store.called("worker_gone") == []
 
 
-async def test_a_goodbye_that_fails_is_not_said_again() -> None:
+async def test_a_failed_deregistration_is_not_repeated() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
@@ -144,7 +144,7 @@ async def test_a_goodbye_that_fails_is_not_said_again() -> None:
         assert store.called("worker_gone") == ["w"]
 
 
-async def test_it_says_which_flags_it_leaves_alone_or_that_a_function_does() -> None:
+async def test_the_entry_has_the_forbidden_flags_unless_a_function_returns_them() -> None:
     async with at_work(nothing, forbidden_flags=("gpu", "big")) as harness:
         (row,) = await harness.store.inspect.workers()
         assert row.description.forbidden_flags == ("gpu", "big")

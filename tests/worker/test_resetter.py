@@ -70,7 +70,7 @@ async def test_it_looks_at_once_and_then_every_interval() -> None:
         assert min(second - first, third - second) >= 30
 
 
-async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
+async def test_it_resets_the_jobs_of_a_lost_worker_and_reports_them() -> None:
     async with at_work(interval=5.0) as harness:
         await harness.until(1)
         await harness.store.jobs.enqueue(NewJob(task="t"))
@@ -81,7 +81,7 @@ async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "taken_at"), [(False, 30.0), (True, 13.0)])
-async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interval(
+async def test_a_prompt_resetter_sweeps_when_a_lease_ends_and_others_keep_their_interval(
     prompt: bool, taken_at: float
 ) -> None:
     async with at_work(interval=30.0, slack=1.0, prompt=prompt) as harness:
@@ -95,7 +95,7 @@ async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interv
         assert taken_at <= harness.clock.monotonic() - began <= taken_at + 1.5
 
 
-async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() -> None:
+async def test_a_sweep_continues_while_it_finds_jobs_and_respects_the_slack() -> None:
     clock, empty = FakeClock(), asyncio.Event()
     found: list[list[Any]] = [[1], [2], []]
 
@@ -125,7 +125,7 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
     assert store.called("reset_stalled") == [7.0] * 3
 
 
-async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() -> None:
+async def test_a_stopped_resetter_resets_no_further_page() -> None:
     begun, go_on, told = asyncio.Event(), asyncio.Event(), list[Event]()
 
     class Endless(FaultyStore):
@@ -156,7 +156,7 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
     assert (len(store.called("reset_stalled")), len(told)) == (1, 1)
 
 
-async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
+async def test_the_schema_is_checked_while_the_resetter_runs() -> None:
     checks: list[float] = []
 
     class Asked(FaultyStore):
@@ -202,7 +202,7 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     assert len(store.called("foreign")) == (0 if where == "validate" else 1)
 
 
-async def test_an_outage_is_told_and_waited_out() -> None:
+async def test_an_outage_is_reported_and_waited_out() -> None:
     async with at_work(interval=5.0) as harness:
         harness.store.down.add("foreign")
         await harness.until(2)

@@ -117,7 +117,7 @@ async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_err
         assert (await harness.job(other.id)).attempts == 2
 
 
-async def test_the_backoff_sees_what_was_raised_and_is_not_asked_when_nobody_waits() -> None:
+async def test_the_backoff_receives_the_error_and_is_called_only_for_a_retry() -> None:
     asked: list[BaseException | None] = []
 
     def backoff(attempt: int, error: BaseException | None) -> str:
@@ -225,7 +225,7 @@ async def test_a_backoff_takes_the_attempt_or_the_error_too_as_its_signature_say
         assert (await harness.job(job.id)).attempts == 2
 
 
-async def test_a_worker_that_is_told_to_wait_by_the_error_does_so_for_every_task() -> None:
+async def test_a_workers_backoff_by_error_applies_to_every_task() -> None:
     app = App(store=MemoryStore())
     app.task(name="act")(raising(ValueError("no")))
     async with app:

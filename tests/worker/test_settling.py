@@ -28,7 +28,7 @@ async def test_alone_a_job_is_settled_at_once() -> None:
         assert batches(harness) == [[job_id]]
 
 
-async def test_what_ends_while_one_call_is_on_its_way_goes_with_the_next() -> None:
+async def test_settlements_during_a_call_are_sent_with_the_next() -> None:
     async with at_work(nothing, concurrency=4) as harness:
         harness.store.gates["settle"] = asyncio.Event()
         await harness.add(count=20)
@@ -75,7 +75,7 @@ async def test_a_settlement_whose_reply_was_lost_counts_as_the_success_it_was() 
         assert harness.events(JobLost) == []
 
 
-async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None:
+async def test_a_repeat_without_a_trace_is_unknown_and_not_a_success() -> None:
     clock = FakeClock()
 
     class Forgetful(FaultyStore):
@@ -91,7 +91,7 @@ async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None
         assert harness.events(JobLost) == []
 
 
-async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() -> None:
+async def test_a_lost_lease_is_reported_as_lost_and_not_as_ended() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 5), clock=clock) as harness:
         job_id = await harness.add()
@@ -104,7 +104,7 @@ async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() ->
         harness.store.gates.pop("claim").set()
 
 
-async def test_a_row_locked_by_somebody_is_tried_again_apart_while_the_others_go_on() -> None:
+async def test_a_locked_row_is_settled_later_and_the_others_at_once() -> None:
     async with at_work(nothing, concurrency=1) as harness:
         locked = await harness.add()
         harness.store.locked.add(locked)
@@ -164,7 +164,7 @@ async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up()
         assert [event.task for event in harness.events(JobEnded)] == ["first", "second"]
 
 
-async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:
+async def test_a_success_is_emitted_only_to_listeners_for_successes() -> None:
     async def act(attempt: Attempt[Job]) -> Retry | None:
         return Retry("no") if attempt.record.task == "bad" else None
 

@@ -22,7 +22,7 @@ def state_of(clock: FakeClock, *, asks_handler: bool = False) -> WorkerState:
     return WorkerState("w", WorkerOptions(), Events(), clock, handler=handler)
 
 
-def test_a_reason_to_look_again_is_no_sign_of_work() -> None:
+def test_a_change_is_not_a_sign_of_work() -> None:
     state = state_of(FakeClock())
     state.notify_change()
     state.ask_pre_claim_again()
@@ -44,7 +44,7 @@ async def test_a_change_that_came_before_the_wait_ends_it() -> None:
     assert await state.changed_since(seen)
 
 
-async def test_a_wait_goes_on_through_changes_that_do_not_concern_it() -> None:
+async def test_a_wait_continues_through_unrelated_changes() -> None:
     clock = FakeClock()
     state = state_of(clock)
     waiting = asyncio.ensure_future(state.until(lambda: state.wakes > 0))
@@ -58,7 +58,7 @@ async def test_a_wait_goes_on_through_changes_that_do_not_concern_it() -> None:
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0, 2.5])
-async def test_a_wait_says_that_its_time_is_over(within: float) -> None:
+async def test_a_wait_reports_its_timeout(within: float) -> None:
     clock = FakeClock()
     waiting = asyncio.ensure_future(state_of(clock).until(lambda: False, within))
     await clock.advance(max(within, 0.0))

@@ -137,7 +137,7 @@ async def test_a_canceled_thread_that_ends_in_time_overlaps_no_job_of_its_serial
         assert harness.row(following).state is State.COMPLETED
 
 
-async def test_a_canceled_thread_that_goes_on_is_abandoned_after_five_seconds() -> None:
+async def test_a_canceled_thread_that_continues_is_abandoned_after_five_seconds() -> None:
     work = Work()
     async with threaded(work, concurrency=1) as harness:
         job_id = await canceled(harness, work)
@@ -172,7 +172,7 @@ async def test_a_thread_that_ends_soon_after_its_timeout_is_not_abandoned_and_it
         assert harness.events(ThreadAbandoned) == []
 
 
-async def test_a_thread_that_goes_on_after_its_timeout_is_abandoned_after_five_seconds() -> None:
+async def test_a_timed_out_thread_that_continues_is_abandoned_after_five_seconds() -> None:
     work = Work()
     async with threaded(work, concurrency=1, timeout=10.0) as harness:
         job_id = await running(harness, work, max_attempts=1)

@@ -48,7 +48,7 @@ async def test_running_jobs_have_their_grace_and_nothing_new_begins() -> None:
         assert len(harness.events(WorkerStopped)) == 1
 
 
-async def test_after_the_grace_the_rest_is_cancelled_and_goes_back_unspent() -> None:
+async def test_after_the_grace_running_jobs_are_cancelled_and_returned_without_using_an_attempt() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock, grace=12.0) as harness:
         await harness.add(count=3)
@@ -71,7 +71,7 @@ async def test_leases_are_kept_during_the_grace() -> None:
         assert states(harness) == [(State.COMPLETED, 1, 0)]
 
 
-async def test_stop_now_hands_back_at_once() -> None:
+async def test_stop_now_returns_jobs_at_once() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock) as harness:
         await harness.add(count=3)
@@ -149,7 +149,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         assert harness.row(stubborn_id).attempts == 0
 
 
-async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
+async def test_the_lease_of_a_thread_that_continues_is_kept_and_listed() -> None:
     clock = FakeClock()
 
     async def threaded(attempt: Attempt[Job]) -> None:
@@ -230,7 +230,7 @@ async def test_the_grace_counts_from_the_stop_and_not_from_the_last_claims_reply
         assert await harness.ended() <= 6.25
 
 
-async def test_handing_back_is_tried_again_until_the_store_has_taken_it() -> None:
+async def test_a_release_is_repeated_until_the_store_accepts_it() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock) as harness:
         await harness.add()
@@ -244,7 +244,7 @@ async def test_handing_back_is_tried_again_until_the_store_has_taken_it() -> Non
         assert states(harness) == [(State.QUEUED, 0, 0)]
 
 
-async def test_a_job_whose_row_somebody_has_locked_is_handed_back_as_soon_as_it_is_free() -> None:
+async def test_a_job_with_a_locked_row_is_returned_once_it_is_unlocked() -> None:
     async with at_work(lambda attempt: asyncio.Event().wait()) as harness:
         held, other = await harness.add(max_attempts=1), await harness.add()
         await harness.clock.settle()
@@ -267,7 +267,7 @@ async def test_an_idle_worker_stops_at_once() -> None:
         assert await harness.ended() <= 0.25
 
 
-async def test_what_a_claim_brings_after_the_stop_goes_back_unspent() -> None:
+async def test_jobs_claimed_after_the_stop_are_returned_without_using_an_attempt() -> None:
     async with at_work(nothing) as harness:
         harness.store.gates["claim"] = asyncio.Event()
         await harness.add(count=3)
@@ -330,7 +330,7 @@ async def test_settlements_on_their_way_are_awaited() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["locked", "down"])
-async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trouble: str) -> None:
+async def test_unrecorded_outcomes_are_reported_at_the_stop(trouble: str) -> None:
     async with at_work(nothing) as harness:
         job_id = 1
         if trouble == "locked":  # somebody's transaction holds the row, for longer than the worker may wait
@@ -370,7 +370,7 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
         released.set()
 
 
-async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_it() -> None:
+async def test_cancelling_run_first_returns_all_jobs_at_once() -> None:
     clock = FakeClock()
     async with at_work(taking(clock, 1000), clock=clock) as harness:
         await harness.add(count=3)
@@ -449,7 +449,7 @@ async def test_the_end_of_the_event_loop_does_not_lose_an_end_that_is_being_reco
         assert harness.events(JobUnknown) == []
 
 
-async def test_a_worker_whose_loops_are_cancelled_by_other_code_goes_on() -> None:
+async def test_a_worker_continues_if_other_code_cancels_its_loops() -> None:
     async with at_work(nothing) as harness:
         for task in tasks_of(harness) - {harness.ending}:
             task.cancel()
@@ -590,7 +590,7 @@ async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
     assert store.called("close") == [None]
 
 
-def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> None:
+def test_a_last_tick_after_the_loop_is_closed_does_nothing() -> None:
     """As one does that the store has kept waiting until the worker had ended."""
     worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
     asyncio.run(worker.run())

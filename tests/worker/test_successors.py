@@ -60,7 +60,7 @@ def queued(count: int, **details: Any) -> list[NewJob]:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_a_queue_goes_on_without_claims_until_a_claim_has_its_turn(concurrency: int) -> None:
+async def test_a_serial_key_continues_without_claims_until_an_ordinary_claim_is_due(concurrency: int) -> None:
     clock = FakeClock()
     order: list[int] = []
 
@@ -180,7 +180,7 @@ async def test_where_the_application_decides_on_claims_settlements_make_none(act
         assert chained(harness) == []
 
 
-async def test_the_workers_tasks_and_flags_are_asked_for() -> None:
+async def test_successor_claims_request_the_workers_tasks_and_flags() -> None:
     clock = FakeClock()
     async with at_work(
         nothing, clock=clock, store=ChainingStore(clock), jobs=queued(2), tasks=("act",), forbidden_flags=("heavy",)
@@ -207,7 +207,7 @@ def set_tasks(harness: WorkerHarness) -> None:
 
 
 @pytest.mark.parametrize("change", [stop, quiet, set_tasks])
-async def test_what_the_worker_would_not_claim_any_more_goes_back_unspent(change: Any) -> None:
+async def test_a_successor_that_the_worker_no_longer_claims_is_returned_without_using_an_attempt(change: Any) -> None:
     clock = FakeClock()
     store = ChainingStore(clock)
     store.gates["reply"] = asyncio.Event()

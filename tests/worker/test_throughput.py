@@ -75,7 +75,7 @@ async def test_nothing_is_written_while_nothing_ends() -> None:
         assert len(store.called("write_throughput")) == 1
 
 
-async def test_the_last_is_written_at_the_stop_whenever_the_one_before_was() -> None:
+async def test_the_last_counts_are_written_at_the_stop_despite_the_interval() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
@@ -108,7 +108,7 @@ async def test_a_lost_reply_counts_nothing_twice() -> None:
         assert [event.failures for event in harness.events(StoreRecovered)] == [2]
 
 
-async def test_a_store_that_takes_no_figures_is_told_once_and_hinders_nothing() -> None:
+async def test_a_store_that_refuses_throughput_is_reported_once_and_delays_nothing() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:

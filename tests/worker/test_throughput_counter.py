@@ -89,7 +89,7 @@ def test_a_row_is_taken_whole_again_when_it_grows_or_its_reply_is_lost(paper: Pa
     assert paper.take()[MINUTE, "t"].ok == 3
 
 
-def test_the_minute_is_the_stores_and_goes_on_with_the_monotonic_clock(paper: Paper) -> None:
+def test_the_minute_is_the_stores_and_advances_by_the_monotonic_clock(paper: Paper) -> None:
     early = paper.ended(at=30)
     paper.book.count([early])
     paper.monotonic += 40
@@ -99,7 +99,7 @@ def test_the_minute_is_the_stores_and_goes_on_with_the_monotonic_clock(paper: Pa
     assert {minute for minute, _ in paper.take()} == {MINUTE - 60}
 
 
-def test_an_older_reply_says_no_time(paper: Paper) -> None:
+def test_an_older_reply_does_not_set_the_time(paper: Paper) -> None:
     first = paper.ended(at=-600)
     paper.monotonic += 1
     paper.book.count([paper.ended()])
@@ -131,7 +131,7 @@ def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> Non
     assert sum(tally.ended + tally.late for tally in found.values()) == 3 * MAX_KEPT_MINUTES
 
 
-def test_tasks_beyond_the_most_share_a_row(paper: Paper) -> None:
+def test_tasks_beyond_the_maximum_share_a_row(paper: Paper) -> None:
     paper.book.count([paper.ended(f"t{number}") for number in range(MAX_TASKS_PER_MINUTE + 7)])
     found = paper.take()
     assert found[MINUTE, OTHER_TASKS].ok == 7

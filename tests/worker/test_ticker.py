@@ -45,7 +45,7 @@ async def until(reached: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_its_calls_and_the_end_happen_on_one_thread_which_is_gone_afterwards() -> None:
+async def test_calls_and_end_run_on_one_thread_that_then_ends() -> None:
     called = Called()
 
     async def tick() -> float:

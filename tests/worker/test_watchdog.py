@@ -157,7 +157,7 @@ async def test_an_error_in_a_look_ends_the_worker_in_order(monkeypatch: pytest.M
         await asyncio.wait_for(Worker(FaultyStore(SystemClock()), handler_of(nothing)).run(), 20)
 
 
-async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_once() -> None:
+async def test_a_loop_blocked_beyond_timeout_and_one_lease_counts_as_hung_once() -> None:
     store = FaultyStore(clock := RunningClock())
     given_up = threading.Event()
     is_hung: list[float] = []

@@ -17,7 +17,7 @@ LONG = f"{ROWS} SELECT count(*) FROM n -- %s"
 PATIENCE = 10.0
 
 
-def test_nobody_waits_for_a_count_and_a_count_that_nobody_wants_ends(
+def test_counts_delay_no_other_call_and_end_when_their_callers_are_cancelled(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(question, "_SOME", LONG)

@@ -67,7 +67,7 @@ def test_an_applications_file_lacks_our_tables_and_keeps_its_own(tmp_path: Path,
     app.close()
 
 
-def test_what_is_no_database_is_called_so(tmp_path: Path, run: Run) -> None:
+def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database\n" * 100)
     with pytest.raises(StoreError, match="not, or no longer, a valid SQLite file"):
@@ -169,7 +169,7 @@ def test_a_store_opens_and_reads_beside_the_open_transaction_of_its_caller(path:
     owner.close()
 
 
-def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_for_too_long_is_reported(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BUSY_DEADLINE_SECONDS", 0.2)
     program = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None);"

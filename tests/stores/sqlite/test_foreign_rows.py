@@ -55,14 +55,12 @@ def insert(path: Path, **values: object) -> None:
         ("updated_at", -(10**18)),
     ],
 )
-def test_a_row_that_would_stop_its_readers_is_refused_when_it_is_written(
-    path: Path, column: str, value: object
-) -> None:
+def test_a_row_that_no_read_could_convert_is_refused(path: Path, column: str, value: object) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
         insert(path, **{column: value})
 
 
-def test_a_row_that_cannot_be_understood_fails_alone_and_can_be_listed(path: Path) -> None:
+def test_an_invalid_row_fails_alone_and_can_be_listed(path: Path) -> None:
     insert(path)
     insert(path, flags="[nul]")
     insert(path, task="nobody's")

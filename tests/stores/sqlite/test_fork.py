@@ -49,7 +49,7 @@ asyncio.run(store.close())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc/locks")
-def test_both_sides_of_a_fork_go_on(path: Path) -> None:
+def test_parent_and_child_continue_after_a_fork(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(PROGRAM), str(path)],
         cwd=ROOT,

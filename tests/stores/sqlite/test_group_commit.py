@@ -54,7 +54,7 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
     assert [job.payload for job in made] == list(range(40))
 
 
-def test_only_the_caller_whose_job_is_refused_hears_of_it(path: Path, run: Run) -> None:
+def test_only_the_caller_of_the_refused_job_gets_the_error(path: Path, run: Run) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(
             "create trigger refuse before insert on stowhand_jobs when new.task = 'bad'"

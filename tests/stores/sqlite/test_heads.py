@@ -21,7 +21,7 @@ ERRORED = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=7.0, error="x")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_claims_agree_with_a_look_at_every_row(
+def test_claims_by_heads_equal_claims_by_a_scan_of_every_row(
     path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(claim, "MAX_RECHECKS_PER_TRANSACTION", 2)  # so that a claim needs several transactions

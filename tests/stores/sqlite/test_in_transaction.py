@@ -34,7 +34,7 @@ def application(path: Path, level: Any = "") -> sqlite3.Connection:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("inside", [True, False])
-def test_the_job_is_there_when_the_caller_commits(path: Path, level: Any, inside: bool) -> None:
+def test_the_job_exists_after_the_callers_commit(path: Path, level: Any, inside: bool) -> None:
     connection = application(path, level)
     if inside:
         connection.execute("BEGIN IMMEDIATE")
@@ -51,7 +51,7 @@ def test_the_job_is_there_when_the_caller_commits(path: Path, level: Any, inside
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("inside", [True, False])
-def test_the_job_is_gone_when_the_caller_rolls_back(path: Path, level: Any, inside: bool) -> None:
+def test_the_job_does_not_exist_after_the_callers_rollback(path: Path, level: Any, inside: bool) -> None:
     connection = application(path, level)
     if inside:
         connection.execute("BEGIN")
@@ -93,7 +93,7 @@ def test_a_connection_to_another_file_is_refused(path: Path, tmp_path: Path) -> 
     memory.close()
 
 
-def test_something_else_than_a_connection_is_refused(path: Path) -> None:
+def test_a_value_that_is_not_a_connection_is_refused(path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not a builtins\.str"):
         SqliteStore(path).transactions.enqueue_in("connection", JOB)
 
@@ -124,7 +124,7 @@ def test_the_callers_factories_are_neither_used_nor_lost(path: Path) -> None:
     connection.close()
 
 
-def test_a_reader_that_somebody_overtook_is_told_to_begin_immediately(path: Path, run: Run) -> None:
+def test_a_stale_reader_is_advised_to_begin_immediate(path: Path, run: Run) -> None:
     connection = application(path, None)
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM orders").fetchone()

@@ -71,7 +71,7 @@ def test_another_boot_ends_every_lease(path: Path, run: Run, monkeypatch: pytest
     run(scenario())
 
 
-def test_an_administrator_judges_leases_by_boot_and_monotonic_clock_too(
+def test_administrative_actions_check_leases_by_boot_and_monotonic_clock(
     path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -93,19 +93,19 @@ def test_a_boot_has_one_name() -> None:
     assert moment.boot_id() == moment.boot_id() != ""
 
 
-def test_moments_keep_every_microsecond() -> None:
+def test_times_keep_every_microsecond() -> None:
     for stored in (-62135596800000000, -1, 0, 1_766_000_000_123_457, 253402300799999999):
         assert moment.to_micros(moment.to_datetime(stored)) == stored
 
 
-def test_the_indexes_know_when_the_law_begins_to_suspect(template: Path) -> None:
+def test_the_indexes_use_the_number_of_resets_of_a_suspect(template: Path) -> None:
     connection = sqlite3.connect(template)
     texts = [text for (text,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql LIKE '%resets >%'")]
     connection.close()
     assert any(f"resets >= {MIN_SUSPECT_RESETS}" in text for text in texts)
 
 
-def test_run_times_are_refused_where_no_datetime_could_show_them(path: Path, run: Run) -> None:
+def test_run_times_beyond_the_range_of_datetime_are_refused(path: Path, run: Run) -> None:
     async def scenario() -> None:
         far = moment.to_datetime(253402300799999999)
         store = SqliteStore(path, StoreOptions(pinned=lambda: far))

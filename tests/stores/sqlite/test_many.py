@@ -39,7 +39,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
-def test_a_hundred_thousand_jobs_pass_through_little_memory(tmp_path: Path) -> None:
+def test_a_hundred_thousand_jobs_need_little_memory(tmp_path: Path) -> None:
     program = PROGRAM.replace("{many}", str(MANY))
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "q.db")], capture_output=True, text=True, check=True
@@ -70,7 +70,7 @@ def test_ids_and_payloads_keep_their_order_through_the_file(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_a_key_given_twice_far_apart_writes_nothing(tmp_path: Path) -> None:
+def test_a_repeated_key_in_a_large_batch_writes_nothing(tmp_path: Path) -> None:
     def jobs() -> Iterator[NewJob]:
         for number in range(9_000):
             yield NewJob(task="t", key="twice" if number in (1, 8_999) else None)

@@ -105,7 +105,7 @@ def test_a_worker_is_woken_when_a_job_may_have_become_claimable(run: Run, act: A
 
 
 @pytest.mark.parametrize("act", [_complete, _enqueue_again, _beat, _pause])
-def test_a_worker_is_woken_for_nothing_else(run: Run, act: Act) -> None:
+def test_other_changes_wake_no_worker(run: Run, act: Act) -> None:
     assert run(_wakes(act)) == 0
 
 
@@ -117,7 +117,7 @@ async def _wakes(act: Act) -> int:
     return store._connections.wake.wakes - before
 
 
-def test_what_is_undone_wakes_nobody(run: Run) -> None:
+def test_a_rolled_back_transaction_wakes_no_worker(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
         before = store._connections.wake.wakes
@@ -137,7 +137,7 @@ def _insert_and_fail(raw: sqlite3.Connection) -> None:
     raise sqlite3.IntegrityError("refused")
 
 
-def test_an_end_that_is_refused_is_reported_without_a_pause(run: Run) -> None:
+def test_a_refused_settlement_is_reported_without_a_pause(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
         await store.jobs.enqueue(NewJob(task="t"))

@@ -31,7 +31,7 @@ WALKS_ON_PURPOSE = {
 
 
 @pytest.mark.parametrize(("moment", "name"), HOT, ids=[f"{moment}.{name}" for moment, name in HOT])
-def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: str) -> None:
+def test_a_hot_statement_scans_no_table(template: Path, moment: str, name: str) -> None:
     steps = plan(template, STATEMENTS[name])
     index = WALKS_ON_PURPOSE.get(name)
     walks = [

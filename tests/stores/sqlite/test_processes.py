@@ -100,7 +100,7 @@ def test_four_writers_never_see_a_locked_database(path: Path, run: Run) -> None:
     assert sum(counted.values()) == 4 * 60 * 5
 
 
-def test_another_process_hears_of_a_job_within_50_ms(path: Path, run: Run) -> None:
+def test_another_process_is_woken_within_50_ms(path: Path, run: Run) -> None:
     async def listen() -> list[float]:
         store = SqliteStore(path)
         await store.open()

@@ -81,7 +81,7 @@ async def at_work(path: Path) -> AsyncIterator[AtWork]:
         await stage.store.close()
 
 
-def test_a_worker_goes_on_in_the_file_that_was_restored_and_says_so_once(path: Path, run: Run) -> None:
+def test_a_worker_continues_in_a_restored_file_and_reports_it_once(path: Path, run: Run) -> None:
     async def story() -> None:
         async with at_work(path) as stage:
             await stage.store.jobs.enqueue(NewJob(task="t"))
@@ -102,7 +102,7 @@ def test_a_worker_goes_on_in_the_file_that_was_restored_and_says_so_once(path: P
     run(story())
 
 
-def test_what_is_queued_in_the_backup_runs_again_without_anybodys_commit(path: Path, run: Run) -> None:
+def test_jobs_of_a_restored_backup_run_without_a_new_commit(path: Path, run: Run) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.jobs.enqueue(NewJob(task="t"))
@@ -117,7 +117,7 @@ def test_what_is_queued_in_the_backup_runs_again_without_anybodys_commit(path: P
     run(story())
 
 
-def test_a_file_beside_which_the_log_of_the_old_one_lies_is_not_opened(path: Path, run: Run) -> None:
+def test_a_file_with_the_log_of_a_replaced_file_is_not_opened(path: Path, run: Run) -> None:
     """SQLite would write the old log into the new file."""
 
     async def story() -> None:
@@ -143,7 +143,7 @@ def test_a_file_beside_which_the_log_of_the_old_one_lies_is_not_opened(path: Pat
     run(story())
 
 
-def test_a_file_that_is_gone_is_missed_at_once(path: Path, run: Run) -> None:
+def test_a_deleted_file_is_noticed_at_once(path: Path, run: Run) -> None:
     async def story() -> None:
         store = SqliteStore(path)
         await store.jobs.enqueue(NewJob(task="t"))

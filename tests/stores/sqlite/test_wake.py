@@ -10,7 +10,7 @@ from stowhand.stores.sqlite.queue import SqliteStore
 from tests.conftest import Run
 
 
-def test_what_was_committed_between_two_waits_is_heard(path: Path, run: Run) -> None:
+def test_a_commit_between_two_waits_ends_the_next_wait(path: Path, run: Run) -> None:
     async def scenario() -> None:
         ours, other = SqliteStore(path), SqliteStore(path)
         await ours.open()
@@ -26,7 +26,7 @@ def test_what_was_committed_between_two_waits_is_heard(path: Path, run: Run) -> 
     run(scenario())
 
 
-def test_what_was_committed_since_the_opening_is_heard(path: Path, run: Run) -> None:
+def test_a_commit_since_the_opening_ends_the_first_wait(path: Path, run: Run) -> None:
     async def scenario() -> None:
         ours, other = SqliteStore(path), SqliteStore(path)
         await ours.open()

@@ -25,9 +25,7 @@ def heartbeats(path: Path, run: Run) -> Iterator[SqliteHeartbeats]:
     run(heartbeats.close())
 
 
-def test_whoever_looks_whether_it_can_be_written_wakes_nobody_and_leaves_nothing(
-    heartbeats: SqliteHeartbeats, path: Path, run: Run
-) -> None:
+def test_a_write_probe_wakes_no_worker_and_changes_nothing(heartbeats: SqliteHeartbeats, path: Path, run: Run) -> None:
     pragmas = ("data_version", "schema_version", "page_count")
     with closing(sqlite3.connect(path)) as other:
         run(heartbeats.check_writable())
@@ -38,7 +36,9 @@ def test_whoever_looks_whether_it_can_be_written_wakes_nobody_and_leaves_nothing
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, path: Path, run: Run) -> None:
+def test_an_open_transaction_of_another_program_is_not_a_refusal(
+    heartbeats: SqliteHeartbeats, path: Path, run: Run
+) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         run(heartbeats.check_writable())
@@ -46,7 +46,7 @@ def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")
 @pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_a_disk_that_is_full_is_met_in_every_journal_mode(journal: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_detected_in_every_journal_mode(journal: str, tmp_path: Path) -> None:
     program = f"""
 import resource, sqlite3
 from types import SimpleNamespace

@@ -83,7 +83,7 @@ def test_an_applications_transaction_is_waited_for_and_never_undone(made: Made, 
 
 
 @both
-def test_whoever_holds_the_lock_for_too_long_is_named(
+def test_a_lock_that_is_held_for_too_long_is_reported(
     made: Made, run: Run, monkeypatch: pytest.MonkeyPatch, journal: str
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_DEADLINE_SECONDS", 0.1)

@@ -18,7 +18,7 @@ JOB = NewJob(task="t", on_failure=NewJob(task="told"))
 FAILED = settle(Fail("no"), attempts=1, max_attempts=1, backoff=lambda attempt: 0.0)
 
 
-def test_what_an_older_program_or_a_person_has_failed_is_told_by_the_next_sweep(path: Path, run: Run) -> None:
+def test_the_next_sweep_reports_jobs_that_foreign_statements_failed(path: Path, run: Run) -> None:
     async def live() -> None:
         store = SqliteStore(path)
         await store.schema.install()
@@ -45,7 +45,7 @@ def test_what_an_older_program_or_a_person_has_failed_is_told_by_the_next_sweep(
     run(live())
 
 
-def test_a_trigger_that_refuses_the_job_that_tells_keeps_no_job_from_failing(path: Path, run: Run) -> None:
+def test_a_trigger_that_refuses_the_report_does_not_undo_the_failure(path: Path, run: Run) -> None:
     async def live() -> None:
         store = SqliteStore(path)
         await store.schema.install()
