@@ -14,7 +14,7 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.stores.sqlite.queue import SqliteStore
 from tests.conftest import Run
-from tests.stores.sqlite.programs import STRIDE, hear_ready, say, start
+from tests.stores.sqlite.programs import STRIDE, send_line, start, wait_until_ready
 
 
 def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
@@ -29,9 +29,9 @@ def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
     ids = run(fill())
     workers = [start("drain", path) for _ in range(2)]
     for worker in workers:
-        hear_ready(worker)
+        wait_until_ready(worker)
     for worker in workers:
-        say(worker)
+        send_line(worker)
     claimed = [Counter(map(int, worker.communicate(timeout=30)[0].split())) for worker in workers]
     assert all(claimed), "one of the two had nothing to do, so this proved nothing"
     # Claimed twice would be a count of two; a queue's last jobs may be left to whoever had it busy.
@@ -43,12 +43,12 @@ def test_processes_that_schedule_the_same_ticks_make_each_job_once(path: Path, r
     schedulers = [start("schedule", path) for _ in range(3)]
     latest = wall_clock().replace(second=0, microsecond=0)
     for order, scheduler in zip(("forwards", "backwards", "forwards"), schedulers, strict=True):
-        say(scheduler, f"{latest.isoformat()} {order}")
+        send_line(scheduler, f"{latest.isoformat()} {order}")
     for _ in range(120 // STRIDE):
         for scheduler in schedulers:
-            hear_ready(scheduler)
+            wait_until_ready(scheduler)
         for scheduler in schedulers:
-            say(scheduler)
+            send_line(scheduler)
     won = [scheduler.communicate(timeout=60)[0].split() for scheduler in schedulers]
     assert [scheduler.returncode for scheduler in schedulers] == [0, 0, 0]
     assert sum(map(bool, won)) > 1, "one of them did it all, so this proved nothing"
@@ -104,22 +104,22 @@ def test_another_process_is_woken_within_50_ms(path: Path, run: Run) -> None:
     async def listen() -> list[float]:
         store = SqliteStore(path)
         await store.open()
-        teller = start("tell", path)
-        assert teller.stdin is not None
-        assert teller.stdout is not None
-        assert await asyncio.to_thread(teller.stdout.readline) == "ready\n"
+        program = start("enqueue_on_request", path)
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
         late = []
         for _ in range(9):
             while await store.wait(0):
                 pass  # of the job before it is heard once more
             waiting = asyncio.create_task(store.wait(20))
             await asyncio.sleep(0)
-            teller.stdin.write("\n")
-            teller.stdin.flush()
+            program.stdin.write("\n")
+            program.stdin.flush()
             assert await waiting
             heard = time.monotonic()
-            late.append(heard - float(await asyncio.to_thread(teller.stdout.readline)))
-        await asyncio.to_thread(teller.communicate)
+            late.append(heard - float(await asyncio.to_thread(program.stdout.readline)))
+        await asyncio.to_thread(program.communicate)
         await store.close()
         return late
 
