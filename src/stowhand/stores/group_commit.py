@@ -72,7 +72,7 @@ class GroupCommit(Generic[Q, A]):
                 return await self._commit_one(job)
             finally:
                 if self._loop is loop:
-                    self._arrived()
+                    self._end_statement()
         call: _Call[Q, A] = _Call(job, loop.create_future())  # a call of _Call[Q, A] takes five times as long
         self._waiting.append(call)
         self._start()
@@ -93,26 +93,26 @@ class GroupCommit(Generic[Q, A]):
             # The task starts in the loop's next turn, so that all callers of this turn share it. It has its own
             # context: it is no part of the first caller's attempt or span.
             assert self._loop is not None
-            group = self._loop.create_task(self._go(), context=Context())
+            group = self._loop.create_task(self._run_group(), context=Context())
             self._groups.add(group)
             group.add_done_callback(self._groups.discard)
 
-    def _arrived(self) -> None:
+    def _end_statement(self) -> None:
         self._in_flight -= 1
         self._start()
 
-    async def _go(self) -> None:
-        group = _Group(self._next)
+    async def _run_group(self) -> None:
+        group = _Group(self._take_waiting)
         try:
-            await self._send(group)
+            await self._commit(group)
         finally:
             if not group.calls:
                 group.take_jobs()
             for call in group.calls:
                 call.result.cancel()  # the loop is ending: all others are done
-            self._arrived()
+            self._end_statement()
 
-    def _next(self) -> list[_Call[Q, A]]:
+    def _take_waiting(self) -> list[_Call[Q, A]]:
         calls: list[_Call[Q, A]] = []
         text = 0
         while self._waiting and len(calls) < MAX_JOBS_PER_STATEMENT:
@@ -124,7 +124,7 @@ class GroupCommit(Generic[Q, A]):
         self._start()
         return calls
 
-    async def _send(self, group: _Group[Q, A]) -> None:
+    async def _commit(self, group: _Group[Q, A]) -> None:
         try:
             result = await self._commit_all(group.take_jobs)
         except Exception as error:  # noqa: BLE001 - each caller raises it, or the error of its own half
@@ -132,8 +132,8 @@ class GroupCommit(Generic[Q, A]):
                 group.take_jobs()  # there was no connection for them
             if len(group.calls) > 1 and self._is_divisible(error):
                 half = len(group.calls) // 2
-                await self._send(_Group(group.calls[:half].copy))
-                await self._send(_Group(group.calls[half:].copy))
+                await self._commit(_Group(group.calls[:half].copy))
+                await self._commit(_Group(group.calls[half:].copy))
             else:
                 group.fail(error, self._error_for)
         else:

@@ -44,10 +44,12 @@ def regrouped(rows: Iterable[tuple[str, Numbers]]) -> dict[str, OutcomeCounts]:
     numbers_by_task: defaultdict[str, list[Numbers]] = defaultdict(list)
     for task, numbers in rows:
         numbers_by_task[task].append(numbers)
-    ended = {task: sum_counts(some).ended for task, some in numbers_by_task.items() if task != OTHER_TASKS}
+    ended = {
+        task: sum_counts(task_numbers).ended for task, task_numbers in numbers_by_task.items() if task != OTHER_TASKS
+    }
     for task in sorted(ended, key=lambda task: (-ended[task], task))[MAX_TASKS_PER_MINUTE:]:
         numbers_by_task[OTHER_TASKS] += numbers_by_task.pop(task)
-    return {task: sum_counts(some) for task, some in numbers_by_task.items() if some}
+    return {task: sum_counts(task_numbers) for task, task_numbers in numbers_by_task.items() if task_numbers}
 
 
 def periods(rows: Iterable[Row], step: int, *, by_task: bool) -> list[Period]:
@@ -57,6 +59,11 @@ def periods(rows: Iterable[Row], step: int, *, by_task: bool) -> list[Period]:
         length = step if step > seconds else seconds
         numbers_by_period[start // length * length, length, task if by_task else OTHER_TASKS].append(numbers)
     return [
-        Period(datetime.fromtimestamp(start, UTC), length, None if task == OTHER_TASKS else task, sum_counts(some))
-        for (start, length, task), some in sorted(numbers_by_period.items())
+        Period(
+            datetime.fromtimestamp(start, UTC),
+            length,
+            None if task == OTHER_TASKS else task,
+            sum_counts(period_numbers),
+        )
+        for (start, length, task), period_numbers in sorted(numbers_by_period.items())
     ]

@@ -14,7 +14,7 @@ MEMORY_URL = "memory://"
 """A store in the memory of its process, lost when it ends."""
 LENT_SCHEMES = ("https", "http")
 """The schemes of stores that another process lends."""
-SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT_SCHEMES)
+URL_SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT_SCHEMES)
 URL_PREFIXES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
 """The prefixes of URLs that ``open_store`` opens."""
 HOW_TO_NAME_A_STORE = (
@@ -22,20 +22,22 @@ HOW_TO_NAME_A_STORE = (
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
     " or by a libpq string ('host=… dbname=…'). A store that 'stowhand serve' lends: https://host:port."
 )
-_WINDOWS_PATH = re.compile(r"/*[A-Za-z]:[\\/]")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-_LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
+_WINDOWS_PATH_PATTERN = re.compile(r"/*[A-Za-z]:[\\/]")
+_SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_LIBPQ_PAIR_PATTERN = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
 # As libpq reads one: several hosts, each with or without a port, an IPv6 address in brackets, a folder encoded.
-_POSTGRES = re.compile(r"postgresql://(?P<user>[^@/?#]*@)?(?P<hosts>[^@/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]*\]|[^:\[\]]*)(?::\d*)?", re.ASCII)
-_HOST_AND_PORT = re.compile(r":\d*$", re.ASCII)
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_POSTGRES_URL_PATTERN = re.compile(
+    r"postgresql://(?P<user>[^@/?#]*@)?(?P<hosts>[^@/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?"
+)
+_HOST_PATTERN = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]*\]|[^:\[\]]*)(?::\d*)?", re.ASCII)
+_PORT_PATTERN = re.compile(r":\d*$", re.ASCII)
+_TRUE_WORDS, _FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def store_url(text: str) -> str:
     """Return the normalized URL of a store. Raises ConfigurationError, which never quotes a password."""
     text = text.strip()
-    if scheme := _SCHEME.match(text):
+    if scheme := _SCHEME_PATTERN.match(text):
         return _from_url(text, scheme[1].lower())
     if not text or "\x00" in text:
         raise ConfigurationError(f"The connection is empty. {HOW_TO_NAME_A_STORE}")
@@ -85,7 +87,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
 
 
 def _from_url(url: str, scheme: str) -> str:
-    if scheme not in SCHEMES:
+    if scheme not in URL_SCHEMES:
         raise ConfigurationError(_no_such_scheme(scheme))
     rest = url.partition(":")[2]
     if scheme == "memory":
@@ -104,17 +106,18 @@ def _from_url(url: str, scheme: str) -> str:
 def _no_such_scheme(scheme: str) -> str:
     """Return the message for an unknown scheme, such as SQLAlchemy's ``postgresql+asyncpg``."""
     base, plus, driver = scheme.partition("+")
-    if plus and base in SCHEMES:
+    if plus and base in URL_SCHEMES:
         return f"{scheme}:// names a driver, which is not chosen here: leave out '+{driver}', as in {base}://…"
-    near = hint(scheme, [one for one in SCHEMES if one != "postgres"], synonyms={"postgres": "postgresql"})
-    return f"There is no store for {scheme}:// here{near or '.'} {HOW_TO_NAME_A_STORE}"
+    names = [name for name in URL_SCHEMES if name != "postgres"]
+    suggestion = hint(scheme, names, synonyms={"postgres": "postgresql"})
+    return f"There is no store for {scheme}:// here{suggestion or '.'} {HOW_TO_NAME_A_STORE}"
 
 
 def _check_sqlite(url: str) -> str:
     path = url.removeprefix("sqlite:")
     if path.strip("/").partition("?")[0].endswith(":memory:"):
         raise ConfigurationError(f"{url}: a queue in memory, for trying out and for tests, is {MEMORY_URL}")
-    if os.name != "nt" and _WINDOWS_PATH.match(path):
+    if os.name != "nt" and _WINDOWS_PATH_PATTERN.match(path):
         raise ConfigurationError(f"{url}: a path of Windows; a file on this system is sqlite:////absolute/file.db")
     if not path.startswith("///") or len(path) == 3:
         file = path.lstrip("/") or "stowhand.db"
@@ -131,7 +134,7 @@ def _check_lent(url: str) -> str:
         is_valid = False
     else:
         if "@" in parts.netloc:
-            raise ConfigurationError("A lent store's URL holds no user and no token: give the token as STOWHAND_TOKEN.")
+            raise ConfigurationError("A lent store's URL has no user and no token: give the token as STOWHAND_TOKEN.")
     if not is_valid:
         raise ConfigurationError("The URL of a lent store cannot be read. It looks like https://host:port")
     return url
@@ -139,24 +142,24 @@ def _check_lent(url: str) -> str:
 
 def _understand_ssl(url: str) -> str:
     """Replace ``ssl=true``, the spelling of other languages' drivers, with libpq's ``sslmode=require``."""
-    parts = _POSTGRES.fullmatch(url)
-    if parts is None or not all(map(_HOST.fullmatch, (parts["hosts"] or "").split(","))):
+    parts = _POSTGRES_URL_PATTERN.fullmatch(url)
+    if parts is None or not all(map(_HOST_PATTERN.fullmatch, (parts["hosts"] or "").split(","))):
         raise _unreadable()
     options = parse_qsl(parts["query"] or "", keep_blank_values=True)
     if not any(name == "ssl" for name, _ in options):
         return url
-    kept = [(name, value) for name, value in options if name != "ssl"]
-    if not any(name == "sslmode" for name, _ in kept):
-        kept.append(("sslmode", _ssl_mode(dict(options)["ssl"])))
-    query = urlencode(kept, quote_via=quote)
+    other_options = [(name, value) for name, value in options if name != "ssl"]
+    if not any(name == "sslmode" for name, _ in other_options):
+        other_options.append(("sslmode", _ssl_mode(dict(options)["ssl"])))
+    query = urlencode(other_options, quote_via=quote)
     return f"postgresql://{parts['user'] or ''}{parts['hosts']}{parts['path'] or ''}" + (f"?{query}" if query else "")
 
 
 def hosts_and_ports(netloc: str) -> tuple[str, str]:
     """Return the hosts and ports of a PostgreSQL URL as libpq's lists (``a,b`` and ``1,2``), "" where none."""
-    both = [host.rpartition(":") if _HOST_AND_PORT.search(host) else (host, "", "") for host in _hosts(netloc)]
-    ports = [port for *_, port in both]
-    return ",".join(name.strip("[]") for name, *_ in both), ",".join(ports) if any(ports) else ""
+    parts = [host.rpartition(":") if _PORT_PATTERN.search(host) else (host, "", "") for host in _hosts(netloc)]
+    ports = [port for *_, port in parts]
+    return ",".join(name.strip("[]") for name, *_ in parts), ",".join(ports) if any(ports) else ""
 
 
 def _hosts(netloc: str) -> list[str]:
@@ -171,22 +174,22 @@ def _unreadable() -> ConfigurationError:
 
 
 def _ssl_mode(value: str) -> str:
-    if value.lower() in _TRUE:
+    if value.lower() in _TRUE_WORDS:
         return "require"
-    if value.lower() in _FALSE:
+    if value.lower() in _FALSE_WORDS:
         return "disable"
-    raise ConfigurationError(f"ssl={value}: say ssl=true, ssl=false, or one of libpq's modes as sslmode=…")
+    raise ConfigurationError(f"ssl={value}: give ssl=true, ssl=false, or one of libpq's modes as sslmode=…")
 
 
 def _from_libpq(text: str) -> str:
     pairs: dict[str, str] = {}
     end = 0
     while end < len(text):
-        pair = _LIBPQ_PAIR.match(text, end)
+        pair = _LIBPQ_PAIR_PATTERN.match(text, end)
         if pair is None:
             raise ConfigurationError(
-                f"The connection is neither a URL nor a libpq string: it stops making sense after {end}"
-                f" characters. {HOW_TO_NAME_A_STORE}"
+                f"The connection is neither a URL nor a libpq string: it cannot be read after {end} characters."
+                f" {HOW_TO_NAME_A_STORE}"
             )
         pairs[pair[1]] = _unquote(pair[2])
         end = pair.end()

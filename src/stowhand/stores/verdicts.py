@@ -83,5 +83,5 @@ class Replies:
         return [self._of(entry, self.known.get(pair(entry), default)) for entry in self._batch]
 
     def _of(self, entry: Entry, reply: Reply) -> Reply:
-        written = self._once[pair(entry)][1]
-        return written if reply is Verdict.SETTLED and entry[1] != written else reply
+        settlement = self._once[pair(entry)][1]
+        return settlement if reply is Verdict.SETTLED and entry[1] != settlement else reply
