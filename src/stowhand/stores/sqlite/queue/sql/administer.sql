@@ -19,7 +19,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
 RETURNING id
 
 -- name: revive
--- A canceled job comes back with its id; with its key only if no other job has taken that.
+-- Restores a canceled job with its id, and with its key unless another live job has the key.
 INSERT INTO stowhand_jobs (
     id, task, payload, state, run_at, attempts, resets, key, {details}, last_error, revision, replaced, created_at,
     updated_at, started_at, epoch, settled_token, last_worker, round, on_failure
@@ -32,7 +32,7 @@ SELECT
 FROM stowhand_history AS past WHERE id = :id
 
 -- name: has_other_key
--- Did it come back without the key that it had?
+-- Whether the restored job has lost its key.
 SELECT 1 FROM stowhand_history AS past JOIN stowhand_jobs AS job ON job.id = past.id
 WHERE past.id = :id AND past.key IS NOT job.key
 
@@ -42,11 +42,11 @@ DELETE FROM stowhand_history WHERE id = :id
 -- name: ask_to_cancel
 UPDATE stowhand_jobs SET cancel_requested = 1 WHERE id = :id
 
--- Acting on many jobs. `ids` are those that may be acted on, found in this very transaction: see `actionable`. A job that
--- loses its token gets a new epoch, so that its worker learns of the loss.
+-- Actions on many jobs. `ids` are those that `actionable` has returned in the same transaction. A job that loses its token
+-- gets a new epoch, so that its worker detects the loss.
 
 -- name: actionable
--- Live rows, but those under a live lease; a lease of another boot has no live holder.
+-- Live jobs, except those under a valid lease. A lease of another boot has no live holder.
 SELECT id, token FROM stowhand_jobs
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND (state <> 'processing' OR lease_boot <> :boot OR lease_until < :ticks)
