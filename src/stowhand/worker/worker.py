@@ -150,11 +150,10 @@ class Worker:
 
         task_resources = getattr(handler, "resources", None)
         self._resources = resources = None if task_resources is None else OpenResources(task_resources, watchdog, state)
-        heartbeat_moved_at = (
-            (lambda: heartbeater.ticked_at)
-            if resources is None
-            else lambda: max(heartbeater.ticked_at, resources.moved_at)
-        )
+
+        def heartbeat_moved_at() -> float:
+            return heartbeater.ticked_at if resources is None else max(heartbeater.ticked_at, resources.moved_at)
+
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moved_at_by_loop = {"loop": lambda: watchdog.last_alive, "heartbeat": heartbeat_moved_at}
         self._liveness.bind(moved_at_by_loop, calls, watchdog.lag, heartbeater.refused_since, limits.unready)
