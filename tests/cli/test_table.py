@@ -104,7 +104,7 @@ def test_a_partitioned_table_is_checked_with_declared_unique_ids(call: Stowhand,
         connection.execute(printed.replace("\n);", ", day date default now()) partition by range (day);", 1).encode())
         arguments = ["--table", "jobs", "-c", postgres_url]
         refused = call("table", "check", *arguments)
-        assert (refused.code, "say so: unique_ids=True, --unique-ids" in refused.out) == (1, True)
+        assert (refused.code, "set unique_ids=True, --unique-ids" in refused.out) == (1, True)
         declared = call("table", "check", "--unique-ids", *arguments)
         assert (declared.code, "no index begins with id; build it on each partition" in declared.out) == (0, True)
 
