@@ -20,7 +20,7 @@ PATIENCE = 10.0
 def test_counts_delay_no_other_call_and_end_when_their_callers_are_cancelled(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question, "_SOME", LONG)
+    monkeypatch.setattr(question, "_BOUNDED_COUNT", LONG)
 
     async def look() -> None:
         store = SqliteStore(path)

@@ -149,7 +149,7 @@ def test_another_writer_is_waited_for_as_long_as_the_caller_waits_for_one(path: 
     writer.execute("BEGIN IMMEDIATE")
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
-    with pytest.raises(StoreUnreachable, match="has not ended within this connection's timeout"):
+    with pytest.raises(StoreUnreachable, match="did not end within this connection's timeout"):
         SqliteStore(path).transactions.enqueue_in(connection, JOB)
     assert sum("BEGIN" in one for one in statements) == 1
     assert not connection.in_transaction
