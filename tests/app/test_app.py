@@ -316,7 +316,7 @@ def test_a_job_made_by_hand_must_suit_the_task_that_is_declared_here(app: App, r
         lambda: ResetterOptions(interval=True),
     ],
 )
-def test_a_bool_is_no_number_of_seconds(wait: Any) -> None:
+def test_a_bool_is_not_a_duration(wait: Any) -> None:
     with pytest.raises((ConfigurationError, InvalidJob), match="bool"):
         wait()
 
@@ -350,7 +350,7 @@ def test_many_threads_share_one_portal(app: App) -> None:
     assert len(portals() - others) == 1
 
 
-def test_what_is_no_task_is_refused_by_the_synchronous_face_with_what_to_give(app: App) -> None:
+def test_app_sync_refuses_objects_that_are_not_tasks(app: App) -> None:
     face: Any = app.sync
     wrong: list[tuple[Any, ...]] = [
         (face.enqueue, "greet"),
@@ -362,7 +362,7 @@ def test_what_is_no_task_is_refused_by_the_synchronous_face_with_what_to_give(ap
             call(*given)
 
 
-def test_what_still_runs_on_the_loop_of_the_synchronous_face_ends_with_it() -> None:
+def test_closing_app_sync_cancels_its_running_calls() -> None:
     ended: list[str] = []
 
     async def go_on() -> None:

@@ -148,7 +148,7 @@ async def test_anything_else_is_named() -> None:
         await anext(as_completed(handle))  # type: ignore[arg-type]
 
 
-async def test_a_job_of_a_batch_that_is_gone_when_it_is_first_looked_at() -> None:
+async def test_a_job_of_a_batch_that_was_removed_before_its_first_read() -> None:
     clock = FakeClock()
     app = App(store=MemoryStore(clock, StoreOptions(history=10.0)))
     same = declared(app)

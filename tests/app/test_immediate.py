@@ -127,7 +127,7 @@ def test_what_is_due_later_waits(run: Run) -> None:
     assert (done, job.state) == ([], State.QUEUED)
 
 
-def test_a_job_that_enqueues_itself_for_ever_is_an_error(run: Run) -> None:
+def test_a_job_that_enqueues_itself_forever_is_an_error(run: Run) -> None:
     with app.immediate(), pytest.raises(RuntimeError, match="1000 jobs followed one"):
         run(lambda: again.enqueue())
     with app.immediate(), pytest.raises(RuntimeError, match="1000 jobs followed one"):

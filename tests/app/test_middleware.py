@@ -274,7 +274,7 @@ def test_a_middleware_that_gives_no_handler_ends_the_start_by_its_name(run: Run)
         run(scenario())
 
 
-def test_on_enqueue_that_gives_no_job_is_told_to_the_enqueuer(run: Run) -> None:
+def test_an_on_enqueue_that_returns_no_job_raises_in_the_caller(run: Run) -> None:
     def forgets(job: NewJob) -> NewJob:
         return None  # type: ignore[return-value]
 

@@ -111,7 +111,7 @@ def test_what_a_running_task_enqueues_passes_once(app: App, run: Run) -> None:
     assert run(scenario()) == [("send", 1), ("send", 1)]
 
 
-def test_what_recurs_passes_once_and_a_built_in_task_stays_as_it_is(run: Run) -> None:
+def test_recurring_jobs_pass_on_enqueue_once(run: Run) -> None:
     app = App(store=MemoryStore(), on_enqueue=[marked])
     app.cron("* * * * *", declare(app), {"to": "x"})
     crontab = f"* * * * * send ?id=of_a_file {{to: 'y'}}\n* * * * * {PURGE_TASK}\n"
@@ -128,7 +128,7 @@ def test_what_recurs_passes_once_and_a_built_in_task_stays_as_it_is(run: Run) ->
     assert sorted(run(scenario())) == [(PURGE_TASK, 0), ("send", 1), ("send", 1)]
 
 
-def test_a_tick_whose_on_enqueue_raises_is_passed_over_and_the_others_are_made(run: Run) -> None:
+def test_a_tick_whose_on_enqueue_raises_is_skipped(run: Run) -> None:
     def refuses(job: NewJob) -> NewJob:
         if job.task == "send":
             raise LookupError("no tenant")
@@ -203,7 +203,7 @@ def test_the_task_may_be_another_and_what_it_declares_is_what_is_checked(run: Ru
     assert run(scenario()).payload == {"page": 1}
 
 
-def test_they_are_asked_in_order_and_what_one_raises_reaches_the_enqueuer(run: Run) -> None:
+def test_on_enqueue_functions_run_in_order_and_raise_in_the_caller(run: Run) -> None:
     seen: list[str] = []
 
     def first(job: NewJob) -> NewJob:

@@ -213,7 +213,7 @@ def test_one_that_does_not_close_keeps_no_other_from_it_and_a_stop_is_bounded(
     assert ("OSError: no goodbye" if wrong == "close" else "not closed within 1.0 s") in trouble.error
 
 
-def test_a_thread_that_does_not_close_is_left_behind_and_said(place: Place, run: Run) -> None:
+def test_a_thread_that_does_not_close_is_abandoned_and_reported(place: Place, run: Run) -> None:
     app = App(store=MemoryStore())
     events, troubles = Events(), list[HookFailed]()
     events.on(HookFailed, troubles.append)
@@ -314,7 +314,7 @@ def test_what_the_host_has_opened_is_taken_and_left_open(place: Place, run: Run)
         run(mistaken())
 
 
-def test_a_test_gives_something_else(place: Place, run: Run) -> None:
+def test_a_test_replaces_a_resource(place: Place, run: Run) -> None:
     app = App(store=MemoryStore())
     factory = place.thread("real")
     (task,) = declare(app, place, a=factory)

@@ -153,7 +153,7 @@ def test_a_result_has_the_type_that_its_task_is_annotated_with(app: App, run: Ru
     run(scenario())
 
 
-def test_a_job_that_came_to_nothing_says_what_became_of_it(app: App, run: Run) -> None:
+def test_the_error_of_a_job_without_a_result_gives_the_reason(app: App, run: Run) -> None:
     attempts = []
 
     @app.task(max_attempts=2, backoff=lambda attempt: 0.0)
@@ -232,7 +232,7 @@ def test_a_job_that_expired_says_so(app: App, run: Run) -> None:
     run(main())
 
 
-def test_a_timeout_leaves_the_job_alone(app: App, run: Run) -> None:
+def test_a_timeout_does_not_stop_the_job(app: App, run: Run) -> None:
     @app.task
     async def add(one: int, other: int) -> int:
         return one + other
@@ -349,7 +349,7 @@ def test_without_a_loop_the_same_is_waited_for(app: App) -> None:
         worker.join(AT_MOST)
 
 
-def test_nobody_waits_inside_an_attempt(here: App, run: Run) -> None:
+def test_waiting_inside_an_attempt_is_refused(here: App, run: Run) -> None:
     refused: list[str] = []
 
     @here.task

@@ -54,7 +54,7 @@ def test_a_worker_claims_the_tasks_that_are_named_and_not_excluded(
     assert claimed_tasks(registry, tasks, excluded, lent=False) == claims
 
 
-def test_built_in_tasks_are_left_to_whoever_keeps_a_lent_store(registry: Registry) -> None:
+def test_workers_of_a_remote_store_do_not_run_built_in_tasks(registry: Registry) -> None:
     assert PURGE_TASK not in claimed_tasks(registry, None, (), lent=True)
     assert claimed_tasks(registry, (PURGE_TASK,), (), lent=True) == (PURGE_TASK,)
 

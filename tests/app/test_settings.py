@@ -112,7 +112,7 @@ def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path
     assert "--concurrency: 0" in said
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("concurency = 3\nlease = [1]\n")
     said = problems(tmp_path, {"concurrency": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
     assert [line.partition(":")[0] for line in said] == [
@@ -176,7 +176,7 @@ def test_settings_survive_the_way_to_another_process(read: Any) -> None:
     assert WorkerSettings.from_json(settings.to_json()) == settings
 
 
-def test_an_empty_variable_says_nothing(read: Any) -> None:
+def test_an_empty_variable_is_ignored(read: Any) -> None:
     assert read(STOWHAND_CONCURRENCY="", DATABASE_URL="", PGDATABASE="").store.url == "sqlite:///stowhand.db"
 
 
@@ -231,7 +231,7 @@ def test_the_order_of_connections(tmp_path: Path) -> None:
     assert resolved() == "sqlite:///stowhand.db"
 
 
-def test_a_database_url_of_another_kind_is_left_alone_and_said_so(tmp_path: Path) -> None:
+def test_a_database_url_of_another_database_is_ignored_with_a_note(tmp_path: Path) -> None:
     store = resolve_store_url(environ={"DATABASE_URL": "mysql://u:secret@h/d"}, folder=tmp_path)
     assert store.url == "sqlite:///stowhand.db"
     assert "DATABASE_URL" in store.note
@@ -245,7 +245,7 @@ def test_what_cannot_be_listened_to_is_refused_without_its_password(tmp_path: Pa
     assert "hunter2" not in complaint
 
 
-def test_a_complaint_about_database_url_names_it(tmp_path: Path) -> None:
+def test_an_error_about_database_url_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^DATABASE_URL: "):
         resolve_store_url(environ={"DATABASE_URL": "postgres://u:a@b@h/d"}, folder=tmp_path)
 
@@ -331,13 +331,13 @@ def test_durations_are_phrases(phrase: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "phrase", ["", "-1", "s", "5 parsecs", "1e3", "nan", "inf", "5m!", "٣s", "9999999w", "1" * 400]
 )
-def test_what_is_no_duration_is_refused(phrase: str) -> None:
+def test_an_invalid_duration_is_refused(phrase: str) -> None:
     with pytest.raises(ValueError, match=r"not a duration|not a unit|longer than"):
         parse_duration(phrase)
 
 
 @pytest.mark.parametrize("seconds", [0.25, 1.0, 30.0, 90.0, 5400.0, 86_400.0, 0.0])
-def test_a_duration_said_is_read_back_as_the_same(seconds: float) -> None:
+def test_a_formatted_duration_is_parsed_as_the_same(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 

@@ -122,7 +122,9 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_unknown_name_meets_the_nearest(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     do, meant = PLACES[place]
     with pytest.raises((StowhandError, TypeError, ValueError, click.ClickException)) as caught:
@@ -132,7 +134,7 @@ def test_an_unknown_name_meets_the_nearest(place: str, tmp_path: Path, monkeypat
     assert f"did you mean {meant!r}?" in said.lower() or f"did you mean {meant!r}?" in said, said
 
 
-def test_an_unknown_option_of_an_app_s_worker_meets_the_nearest(run: Run) -> None:
+def test_an_unknown_option_of_a_worker_is_answered_with_the_nearest(run: Run) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
         run(worker(concurency=3))
     with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
@@ -141,7 +143,7 @@ def test_an_unknown_option_of_an_app_s_worker_meets_the_nearest(run: Run) -> Non
         run(worker(groups=["heavy"]))
 
 
-def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
+def test_a_single_task_name_is_refused_as_a_list(run: Run) -> None:
     with pytest.raises(ConfigurationError, match="tasks: a str; give a list of names"):
         run(worker(tasks="send"))
     with pytest.raises(ConfigurationError, match="tasks: an int; give a list of names"):
@@ -158,14 +160,14 @@ def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
         ("groups", "queues"),
     ],
 )
-def test_an_unknown_key_of_a_settings_file_meets_the_nearest(given: str, meant: str, tmp_path: Path) -> None:
+def test_an_unknown_key_of_a_settings_file_is_answered_with_the_nearest(given: str, meant: str, tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text(f"{given} = 1\n")
     with pytest.raises(ConfigurationError, match=f"unknown setting '{given}'; did you mean '{meant}'"):
         resolve_store_url(environ={}, folder=tmp_path)
 
 
 @pytest.mark.parametrize(("given", "meant"), [("PROCESES", "PROCESSES"), ("POOL_SIZE", "MAX_POOL_SIZE")])
-def test_an_unknown_variable_meets_the_nearest(given: str, meant: str) -> None:
+def test_an_unknown_variable_is_answered_with_the_nearest(given: str, meant: str) -> None:
     ((_, said),) = unknown_variables({f"STOWHAND_{given}": "1"})
     assert said.endswith(f"; did you mean 'STOWHAND_{meant}'?")
 
@@ -175,7 +177,7 @@ def test_every_option_that_a_setting_names_differently_is_found_by_both_names() 
     assert {**differ, **{name: field for field, name in differ.items()}}.items() <= SYNONYMS.items()
 
 
-def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
+def test_an_unsimilar_word_is_answered_with_a_limited_list() -> None:
     assert suggest("zzz", ["one", "two"]) == "; available: one, two"
     assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? Available: two, one"
     assert suggest("x", []) == "; none is available"

@@ -59,7 +59,7 @@ def test_a_worker_inside_works_on_the_other_store(run: Run) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["memory://", MemoryStore, 3])
-def test_what_is_no_store_is_refused(wrong: object) -> None:
+def test_an_object_that_is_not_a_store_is_refused(wrong: object) -> None:
     app = App("memory://")
     with pytest.raises(ConfigurationError, match=r"App\.using: store="), app.using(wrong):  # type: ignore[arg-type]
         raise AssertionError("it was accepted")

@@ -100,7 +100,7 @@ def test_a_job_may_have_no_commands_and_they_may_be_found_out_asynchronously(har
     assert outcome_of(harness) is None
 
 
-def test_where_nothing_keeps_logs_the_logger_is_told() -> None:
+def test_without_any_log_store_steps_are_logged_by_the_logger() -> None:
     harness = Harness(keeps_logs=False)
     assert outcome_of(harness, sh("echo one; echo two >&2; exit 2")) == Retry("step exited with code 2\none\ntwo")
     assert [message for _, message in harness.said][1:3] == ["one", "two"]
@@ -226,9 +226,7 @@ def test_where_an_error_is_cut_no_half_of_a_secret_is_left(harness: Harness) -> 
     assert "hunter" not in outcome.error
 
 
-def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_inherits_only_the_listed_variables(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:secret@h/db")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     seen = python("import os; print(*sorted(os.environ))")
@@ -246,7 +244,7 @@ def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
 # -- much output, odd output -----------------------------------------------------------------------
 
 
-def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(harness: Harness, run: Run) -> None:
+def test_the_end_of_a_large_output_is_kept_without_blocking_the_loop(harness: Harness, run: Run) -> None:
     flood = python("import sys\nfor n in range(3000): sys.stdout.write(f'{n:>32767}\\n')\nprint('the end')")
 
     async def story() -> tuple[Any, int]:
@@ -308,7 +306,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(harness: Har
         wait_until_gone(int(pid))
 
 
-def test_what_a_command_says_while_it_is_ended_is_heard(harness: Harness) -> None:
+def test_output_during_the_stop_of_a_command_is_logged(harness: Harness) -> None:
     script = "trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
     _, limit = timed_out(harness, sh(script))
     entry = harness.entries[-1]
@@ -333,7 +331,7 @@ def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_ki
         ("lost", {"MAX_LOST_GRACE_SECONDS": 0.2}, "its lease was lost", 128 + 9),
     ],
 )
-def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
+def test_a_stop_ends_the_process_group_and_is_logged(
     harness: Harness,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
@@ -391,7 +389,7 @@ def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_starte
     wait_until_gone(int(told.read_text()))
 
 
-def test_told_to_stop_while_it_could_not_be_started_it_stops(run: Run) -> None:
+def test_a_stop_during_a_failed_start_stops(run: Run) -> None:
     async def story() -> None:
         go = asyncio.Event()
 
@@ -414,9 +412,7 @@ def test_a_stopping_worker_waits_for_commands_to_end() -> None:
     assert handler.MAX_LOST_GRACE_SECONDS < handler.MAX_STOPPING_GRACE_SECONDS < DEFAULT_TIMINGS.last_pause
 
 
-def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_left_by_a_command_are_killed(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "OUTPUT_TIMEOUT_SECONDS", 0.1)
     held, quiet = sh("sleep 300 & echo $!"), sh("sleep 300 >/dev/null 2>&1 & echo $!")
     away = python(

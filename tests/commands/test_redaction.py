@@ -37,9 +37,7 @@ secrets_of_two_letters = st.lists(st.text("ab", min_size=4, max_size=7), min_siz
 
 
 @given(secrets_of_two_letters, st.lists(st.text("abc", max_size=6).map(str.encode), max_size=12))
-def test_every_byte_of_every_secret_is_blacked_out_wherever_reads_are_cut(
-    secrets: list[str], pieces: list[bytes]
-) -> None:
+def test_every_byte_of_a_secret_is_redacted_wherever_reads_are_cut(secrets: list[str], pieces: list[bytes]) -> None:
     redactor = Redactor(secrets)
     expected = blacked_out(b"".join(pieces), [secret.encode() for secret in secrets])
     assert streamed(redactor, pieces) == expected
@@ -54,7 +52,7 @@ def test_a_secret_cut_byte_by_byte_is_found_and_the_rest_is_shown_at_once() -> N
     assert shown[0] == b"t"
 
 
-def test_of_two_that_overlap_nothing_is_left() -> None:
+def test_overlapping_secrets_are_redacted_completely() -> None:
     assert Redactor(["abcdef", "defghi", "cdef"]).text("<abcdefghi>") == "<******>"
 
 

@@ -160,9 +160,7 @@ def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
         ("lost", 0.0),
     ],
 )
-def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
-    run: Run, reason: str, within: float
-) -> None:
+def test_a_stopped_step_stores_its_end_while_the_worker_waits(run: Run, reason: str, within: float) -> None:
     async def story() -> tuple[Harness, float]:
         harness = Harness(clock := FakeClock())
 
@@ -223,7 +221,7 @@ def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end
     assert run(story()) < 0.5 + STOPPING_TIMEOUT_SECONDS + 2
 
 
-def test_every_way_of_being_stopped_is_told() -> None:
+def test_every_reason_of_a_stop_is_logged() -> None:
     assert set(_STOP_REASONS) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
 
 
@@ -295,7 +293,7 @@ def test_cancelled_twice_it_waits_no_more_for_a_store_that_hangs(run: Run) -> No
     run(story())
 
 
-def test_an_update_on_its_way_is_never_overtaken_by_the_end(run: Run) -> None:
+def test_the_end_is_stored_after_a_running_update(run: Run) -> None:
     class Slow(Harness):
         async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
             if entry.exit_code is None:
@@ -319,7 +317,7 @@ def test_an_update_on_its_way_is_never_overtaken_by_the_end(run: Run) -> None:
     run(story())
 
 
-def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> None:
+def test_without_an_execution_log_steps_are_logged_by_the_logger(run: Run) -> None:
     async def story() -> Harness:
         harness = Harness(clock := FakeClock(), keeps_logs=False)
         async with step(
@@ -347,7 +345,7 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
     assert messages[-2:] == ["flood: 11 more lines are not shown", "flood exited with code 0 after 0 s"]
 
 
-def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:
+def test_many_short_lines_do_not_delay_the_logger() -> None:
     harness = Harness(keeps_logs=False)
 
     async def story() -> float:
@@ -380,7 +378,7 @@ def test_a_command_of_very_many_words_is_cut(run: Run) -> None:
     run(story())
 
 
-def test_of_much_output_the_end_is_kept_and_no_more_memory_is_used() -> None:
+def test_the_end_of_a_large_output_is_kept_in_limited_memory() -> None:
     output = Output(Redactor())
     for number in range(3000):
         output.feed(f"{number:>999}\n".encode())
@@ -389,7 +387,7 @@ def test_of_much_output_the_end_is_kept_and_no_more_memory_is_used() -> None:
     assert len(output.text) > MAX_OUTPUT_BYTES, "so that whoever shortens it sees that something is missing"
 
 
-def test_a_character_that_is_half_here_is_not_shown_yet() -> None:
+def test_an_incomplete_character_is_not_shown() -> None:
     output = Output(Redactor())
     output.feed("naïve ☃".encode()[:-1] + b"")
     assert output.text == "naïve "

@@ -33,20 +33,20 @@ def test_only_ticks_younger_than_the_fill_are_made_up_for() -> None:
     assert plan("2h") == []
 
 
-def test_without_a_fill_nothing_is_made_up_for() -> None:
+def test_without_a_fill_nothing_is_backfilled() -> None:
     assert plan("0s") == []
 
 
-def test_nothing_up_to_the_latest_tick_is_made_up_for() -> None:
+def test_ticks_up_to_the_last_one_are_not_backfilled() -> None:
     assert plan("2d", last=datetime(2026, 1, 5, tzinfo=UTC)) == ["05 04", "05 08"]
 
 
-def test_nothing_before_the_item_was_known_is_made_up_for() -> None:
+def test_ticks_before_the_registration_are_not_backfilled() -> None:
     assert plan("2d", known=datetime(2026, 1, 5, 4, 0, 1, tzinfo=UTC)) == ["05 08"]
     assert plan("2d", known=START) == []
 
 
-def test_a_clock_that_was_set_back_makes_up_for_nothing() -> None:
+def test_a_clock_that_was_set_back_backfills_nothing() -> None:
     assert plan("2d", last=START + timedelta(days=1)) == []
 
 

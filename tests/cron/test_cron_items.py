@@ -177,7 +177,7 @@ def test_an_async_function_is_refused_because_what_it_returns_is_always_true() -
     ]
 
 
-def test_an_answer_that_has_to_be_awaited_is_an_error_and_not_a_yes() -> None:
+def test_an_awaitable_result_of_match_is_an_error() -> None:
     async def later(date: CronDate) -> bool:
         return False
 
@@ -194,7 +194,7 @@ def test_an_answer_that_has_to_be_awaited_is_an_error_and_not_a_yes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "* * * * * t", CronItem(task="t", match="* * * * *")])
-def test_what_is_no_list_of_items_is_refused(wrong: Any) -> None:
+def test_a_value_that_is_not_a_list_of_items_is_refused(wrong: Any) -> None:
     with pytest.raises(CrontabError, match=f"^cron items: an? {type(wrong).__name__}; give a list of CronItem$"):
         parse_cron_items(wrong)
 
@@ -206,7 +206,7 @@ def test_a_name_that_cannot_be_shown_is_told_in_ascii() -> None:
     assert problem.startswith(f"cron item 1 ({'x' * 40}…): task: ")
 
 
-def test_all_mistakes_of_all_items_are_told_at_once() -> None:
+def test_all_problems_of_all_items_are_reported_at_once() -> None:
     found = problems(
         CronItem(task="", match="60 * * * *", options=CronOptions(max_attempts=0, priority=2**40)),
         "no item",

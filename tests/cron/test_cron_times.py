@@ -238,7 +238,7 @@ def test_half_an_hour_of_summer_time_moves_the_minutes_of_an_hourly_item() -> No
     ]  # fmt: skip
 
 
-def test_a_day_that_never_was_is_one_tick_at_its_end() -> None:
+def test_a_skipped_day_is_one_tick_at_its_end() -> None:
     assert local_times("0 9,18 * * *", "Pacific/Apia", "2011-12-28", 4) == [
         *("27 18:00-1000", "28 09:00-1000", "28 18:00-1000", "29 09:00-1000", "29 18:00-1000"),
         *("31 00:00+1400", "31 09:00+1400", "31 18:00+1400", "01 09:00+1400"),

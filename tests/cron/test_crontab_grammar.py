@@ -95,7 +95,7 @@ def test_a_crontab_may_be_empty(text: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"* * * * * t", ["* * * * * t"]])
-def test_what_is_no_text_is_refused(wrong: Any) -> None:
+def test_a_value_that_is_not_text_is_refused(wrong: Any) -> None:
     with pytest.raises(CrontabError, match=f"^crontab: an? {type(wrong).__name__}; give its text$"):
         parse_crontab(wrong)
 
@@ -137,7 +137,7 @@ def test_date_and_weekday_both_restricted_means_either() -> None:
     ]
 
 
-def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
+def test_a_single_restricted_field_of_date_and_weekday_decides() -> None:
     assert [tick.day for tick in parse("0 0 15 1 * t").ticks(*(MONDAY, MONDAY + timedelta(days=26)))] == [15]
     assert [tick.day for tick in parse("0 0 1-31 1 1 t").ticks(MONDAY, MONDAY + timedelta(days=20))] == [5, 12, 19]
 
@@ -226,12 +226,12 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
     ],
     ids=lambda value: value[:50],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_line_its_value_and_what_would_be_right(line: str, said: str) -> None:
+def test_an_error_names_the_line_the_value_and_the_correction(line: str, said: str) -> None:
     found = problems(f"# comment\n\n{line}\n")
     assert any(problem.startswith(f"crontab line 3: {said}") for problem in found), found
 
 
-def test_all_mistakes_of_all_lines_are_told_at_once() -> None:
+def test_all_problems_of_all_lines_are_reported_at_once() -> None:
     found = problems("61 24 * * * 1t ?fil=2d {a}\n* * * * * good\n* * * *\n\n* * 0 * * t ?max=x")
     assert [problem.partition(": ")[0].removeprefix("crontab ") for problem in found] == [
         *["line 1"] * 5,
@@ -347,7 +347,7 @@ NOISE = st.text(st.sampled_from("0123456789*/,- \t\r\n#?&={}[]'\"abM:%+@_\\\x00\
 @example("{a:" * 3000, "* * * * * t ")
 @example('{"a":' * 3000, "* * * * * t ")
 @example("*/" + "9" * 5000 + " " + "9" * 5000 + "-" + "9" * 5000 + " * * * t", "")
-def test_whatever_stands_there_it_is_an_item_or_a_crontab_error(noise: str, start: str) -> None:
+def test_any_text_is_an_item_or_a_crontab_error(noise: str, start: str) -> None:
     try:
         items = parse_crontab(start + noise)
     except CrontabError:
@@ -369,7 +369,7 @@ def test_phrases_add_up() -> None:
 @pytest.mark.parametrize(
     "text", ["5", "d", "1.5h", "-1d", "1+d", "1D", "1y", "1d+", "%D9%A3d", "1d%0A", "9" * 13 + "s"]
 )
-def test_what_is_no_phrase_is_refused(text: str) -> None:
+def test_an_invalid_phrase_is_refused(text: str) -> None:
     with pytest.raises(CrontabError, match="is not a period; write for example 30m"):
         fill_of(text)
 

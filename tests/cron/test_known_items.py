@@ -67,7 +67,7 @@ def test_a_running_scheduler_reports_its_items_and_a_stopped_one_does_not(run: R
     run(scenario())
 
 
-def test_an_item_that_a_reload_takes_out_is_scheduled_by_nobody(run: Run) -> None:
+def test_an_item_removed_by_a_reload_is_no_longer_scheduled(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T00:00:10") as harness:
             scheduler = await harness.start(f"{NIGHTLY}\n0 3 * * * backup")

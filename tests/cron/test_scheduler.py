@@ -17,7 +17,7 @@ from tests.cron.harness import cron_of, in_harness
 HOURLY = "0 * * * * hourly"
 
 
-def test_an_unknown_item_is_made_known_and_nothing_is_made_up_for(run: Run) -> None:
+def test_a_new_item_is_registered_without_a_backfill(run: Run) -> None:
     async def scenario() -> None:  # case 104
         async with in_harness("2030-01-01T12:30:10") as harness:
             await harness.start("0 * * * * hourly ?fill=4w")
@@ -68,7 +68,7 @@ def test_a_start_on_the_very_minute_schedules_it(run: Run) -> None:
         ("?fill=1d", ["2030-01-01T04:00*", "2030-01-01T05:00*", "2030-01-01T06:00*"]),  # only since its last tick
     ],
 )
-def test_after_a_downtime_fill_decides_what_is_made_up_for(run: Run, fill: str, made_up_for: list[str]) -> None:
+def test_after_a_downtime_fill_limits_the_backfill(run: Run, fill: str, made_up_for: list[str]) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T02:30:00") as harness:
             crontab = f"0 * * * * hourly {fill}"
@@ -85,7 +85,7 @@ def test_after_a_downtime_fill_decides_what_is_made_up_for(run: Run, fill: str, 
     run(scenario())
 
 
-def test_an_item_without_a_tick_is_made_up_for_since_it_is_known(run: Run) -> None:
+def test_an_item_without_a_tick_is_backfilled_from_its_registration(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T02:30:00") as harness:
             crontab = "0 * * * * hourly ?fill=1w"
@@ -98,7 +98,7 @@ def test_an_item_without_a_tick_is_made_up_for_since_it_is_known(run: Run) -> No
     run(scenario())
 
 
-def test_a_clock_that_goes_back_repeats_nothing_and_is_told(run: Run) -> None:
+def test_a_clock_that_goes_back_repeats_no_tick_and_is_reported(run: Run) -> None:
     async def scenario() -> None:  # case 110
         async with in_harness("2030-01-01T03:59:30") as harness:
             await harness.start(HOURLY)
@@ -154,7 +154,7 @@ def test_what_is_overdue_by_more_than_a_day_is_a_matter_of_fill(run: Run) -> Non
     run(scenario())
 
 
-def test_an_outage_loses_no_tick_and_is_told_once(run: Run) -> None:
+def test_an_outage_loses_no_tick_and_is_reported_once(run: Run) -> None:
     async def scenario() -> None:  # case 115
         async with in_harness("2030-01-01T03:59:30") as harness:
             await harness.start("*/10 * * * * often")
@@ -172,7 +172,7 @@ def test_an_outage_loses_no_tick_and_is_told_once(run: Run) -> None:
     run(scenario())
 
 
-def test_trouble_that_goes_on_is_told_once_and_met_with_longer_and_longer_pauses(run: Run) -> None:
+def test_repeated_failures_are_reported_once_with_growing_delays(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T03:59:30") as harness:
             await harness.start("0 4 * * * daily")
@@ -190,7 +190,7 @@ def test_trouble_that_goes_on_is_told_once_and_met_with_longer_and_longer_pauses
     run(scenario())
 
 
-def test_an_outage_at_the_start_is_waited_for_and_what_came_due_meanwhile_is_owed(run: Run) -> None:
+def test_after_an_outage_at_the_start_missed_ticks_are_enqueued(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T03:59:30") as harness:
             await harness.start("0 * * * * hourly ?fill=1d")
@@ -249,7 +249,7 @@ def test_different_items_under_one_identifier_make_one_job_and_a_warning(run: Ru
     run(scenario())
 
 
-def test_a_minutely_conflict_is_told_once_an_hour(run: Run) -> None:
+def test_a_conflict_is_reported_once_an_hour(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T03:59:30") as harness:
             await harness.start("* * * * * one ?id=x")
@@ -410,7 +410,7 @@ def test_a_function_that_raises_costs_that_minute_alone_also_among_many(run: Run
     run(scenario())
 
 
-def test_a_function_that_is_asked_about_many_days_does_not_keep_the_loop(run: Run) -> None:
+def test_a_function_called_for_many_days_does_not_block_the_loop(run: Run) -> None:
     turns = 0
     seen: Counter[int] = Counter()
 
@@ -470,7 +470,7 @@ def test_a_long_catching_up_goes_on_where_it_was_broken_off(run: Run) -> None:
     run(scenario())
 
 
-def test_between_ticks_the_clock_is_looked_at_once_a_minute(run: Run) -> None:
+def test_between_ticks_the_clock_is_read_once_a_minute(run: Run) -> None:
     async def scenario() -> None:
         async with in_harness("2030-01-01T00:00:30") as harness:
             await harness.start("0 12 * * * daily")

@@ -24,11 +24,11 @@ def test_every_duration_has_a_bucket(seconds: float, bucket: int) -> None:
     assert bucket_of(seconds) == bucket
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert quantile({}, 0.5) is None
 
 
-def test_of_the_last_bucket_only_the_least_is_known() -> None:
+def test_the_last_bucket_counts_as_its_minimum() -> None:
     assert quantile({63: 5}, 0.5) == BUCKET_BOUNDS_SECONDS[-1]
 
 

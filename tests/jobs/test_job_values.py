@@ -20,7 +20,7 @@ def job(payload: str, result: str | None = None) -> Job:
     )  # fmt: skip
 
 
-def test_they_are_decoded_when_they_are_first_asked_for_and_once() -> None:
+def test_payload_and_result_are_decoded_once_at_the_first_access() -> None:
     done = job('{"b": 1.50, "a": [null]}', '"sent 5"')
     assert done.payload == {"b": 1.5, "a": [None]}
     assert done.payload is done.payload
@@ -29,7 +29,7 @@ def test_they_are_decoded_when_they_are_first_asked_for_and_once() -> None:
     assert job("{}").result is None
 
 
-def test_what_nobody_can_read_is_an_error_only_for_whoever_asks() -> None:
+def test_an_undecodable_payload_raises_at_its_access_only() -> None:
     unreadable = job('{"a": NaN}')
     assert unreadable == job('{"a": NaN}')
     with pytest.raises(UndecodablePayload):

@@ -64,7 +64,7 @@ def test_a_negative_backoff_is_no_delay() -> None:
     assert settlement.delay == 0.0
 
 
-def test_an_own_delay_does_not_lend_another_attempt() -> None:
+def test_a_delay_does_not_add_an_attempt() -> None:
     assert judge(Retry("no", 5), 25).state is State.FAILED
 
 

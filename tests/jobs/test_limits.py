@@ -70,7 +70,7 @@ def job(**fields: Any) -> NewJob:
     ],
     ids=lambda given: given if isinstance(given, str) else next(iter(given)),
 )
-def test_a_job_that_may_not_be_enqueued_says_what_and_the_limit(fields: dict[str, Any], message: str) -> None:
+def test_the_error_of_an_invalid_job_names_the_field_and_the_limit(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         limits.check(job(**fields))
     assert str(caught.value) == message

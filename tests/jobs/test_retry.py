@@ -67,13 +67,13 @@ def test_jitter_is_spread_around_the_cap_too() -> None:
         *({name: float("nan")} for name in ("base", "cap", "factor", "jitter")),
     ],
 )
-def test_nonsense_is_refused_when_it_is_configured(wrong: dict[str, float]) -> None:
+def test_invalid_backoffs_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         exponential(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [-1, timedelta(-1), float("nan")])
-def test_a_constant_wait_that_is_none_is_refused_when_it_is_configured(wrong: timedelta | float) -> None:
+def test_an_invalid_constant_wait_is_refused(wrong: timedelta | float) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         constant(wrong)
 

@@ -55,5 +55,5 @@ def test_what_is_cleaned_can_be_stored_and_is_within_its_limit(text: str, limit:
 
 @settings(max_examples=200, derandomize=True, database=None)
 @given(ANY_TEXT)
-def test_cleaning_twice_is_cleaning_once(text: str) -> None:
+def test_cleaning_is_idempotent(text: str) -> None:
     assert clean(clean(text)) == clean(text)

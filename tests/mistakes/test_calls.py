@@ -301,7 +301,7 @@ def test_a_wrong_declaration_is_answered_with_what_to_write(mistake: str) -> Non
 
 
 @pytest.mark.parametrize("mistake", PATTERNS)
-def test_a_text_that_is_not_filled_in_is_answered_with_the_call_that_fills_it_in(mistake: str) -> None:
+def test_a_placeholder_is_refused_with_the_call_that_fills_it(mistake: str) -> None:
     options, answer = PATTERNS[mistake]
     with pytest.raises(ConfigurationError, match=re.escape(answer)):
         Shop().declare(bill, **options)

@@ -121,7 +121,7 @@ def test_the_concurrency_has_the_names_that_people_try(call: Stowhand, option: s
     assert call("worker", "shop:app", option, "0").err.startswith("error: --concurrency: 0 given")
 
 
-def test_a_misspelt_task_meets_the_nearest_that_is_known(
+def test_a_misspelled_task_is_answered_with_the_nearest(
     call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def show_worker(store: QueueStore) -> None:

@@ -178,7 +178,7 @@ def test_an_attribute_of_a_handle_or_of_a_context_is_answered_with_ours() -> Non
 
 
 @pytest.mark.parametrize("name", ["chain", "chord", "group"])
-def test_a_canvas_is_answered_with_what_follows_a_job(name: str) -> None:
+def test_the_error_for_a_canvas_names_flows(name: str) -> None:
     with pytest.raises(ImportError, match=rf"stowhand has no '{name}': .*ctx.enqueue_after.*a flow.*await gather"):
         exec(f"from stowhand import {name}")
 

@@ -109,7 +109,7 @@ def test_a_list_of_another_length_is_a_success_with_a_warning(returned: list[Any
     assert warning.endswith("the job counts as completed")
 
 
-def test_awaitables_in_the_list_are_awaited_side_by_side() -> None:
+def test_awaitables_in_the_list_are_awaited_concurrently() -> None:
     met = []
 
     async def meet(number: int, others: asyncio.Barrier) -> int:
@@ -137,7 +137,7 @@ def test_what_is_left_is_kept_to_the_letter() -> None:
     assert outcome.payload == '[{"n": 12345678901234567890.10, "b":1},"\\u00e9é",[ 1,2 ]]'
 
 
-def test_a_batch_of_which_nothing_can_ever_succeed_fails_at_once() -> None:
+def test_a_batch_fails_at_once_if_all_failures_are_final() -> None:
     outcome = judge([1, 2], [None, NonRetryable("never")])
     assert isinstance(outcome, Fail)
     assert outcome.payload == "[2]"
@@ -233,14 +233,14 @@ def declare(app: App, fails: Callable[[int, int], bool]) -> list[list[int]]:
     return given
 
 
-def test_a_batch_is_tried_again_with_what_failed_until_nothing_is_left(app: App, run: Run) -> None:
+def test_a_batch_is_retried_with_its_failed_elements_until_none_is_left(app: App, run: Run) -> None:
     given = declare(app, lambda number, attempt: number % 2 == 1 and attempt < number)
     job = run(worked_off(app, [1, 2, 3, 5]))
     assert given == [[1, 2, 3, 5], [3, 5], [3, 5], [5], [5]] or given == [[1, 2, 3, 5], [3, 5], [5], [5], [5]]
     assert (job.state, job.attempts) == (State.COMPLETED, len(given))
 
 
-def test_a_batch_without_attempts_left_is_failed_with_what_is_left(app: App, run: Run) -> None:
+def test_a_batch_without_attempts_fails_with_the_remaining_elements(app: App, run: Run) -> None:
     given = declare(app, lambda number, attempt: number != 2)
     job = run(worked_off(app, [1, 2, 3], max_attempts=2))
     assert given == [[1, 2, 3], [1, 3]]

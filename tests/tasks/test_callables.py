@@ -133,7 +133,7 @@ NONE_OF_THEM = [
 
 
 @pytest.mark.parametrize(("function", "why"), NONE_OF_THEM)
-def test_a_class_and_a_generator_are_refused_on_every_way_in(function: Any, why: str) -> None:
+def test_classes_and_generators_are_refused_as_tasks(function: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"task 'x': {why}"):
         App("memory://").task(name="x")(function)
     with pytest.raises(ConfigurationError, match=f"task 'x': {why}"):
@@ -143,7 +143,7 @@ def test_a_class_and_a_generator_are_refused_on_every_way_in(function: Any, why:
         flow.create_workers("first", function)
 
 
-def test_a_crontab_takes_what_was_declared_and_says_so() -> None:
+def test_a_crontab_uses_the_declared_options_of_a_task() -> None:
     wrong: Any = asked
     with pytest.raises(ConfigurationError, match=r"App\.cron: a function given; give a task declared with @app.task"):
         App("memory://").cron("0 4 * * *", wrong)

@@ -161,7 +161,7 @@ def test_run_options_and_job_options_are_kept(app: App) -> None:
     assert (job.serial, job.priority, job.max_attempts, job.max_resets) == ("q", -3, 7, 0)
 
 
-def test_an_annotation_that_only_the_return_type_has_is_nobodys_business(app: App) -> None:
+def test_an_unresolvable_return_annotation_is_ignored(app: App) -> None:
     def odd(a: int) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
 
     app.task(odd)
@@ -174,14 +174,14 @@ class Wrong:
 
 
 @pytest.mark.parametrize("option", sorted(TaskOptions.__annotations__))
-def test_each_wrong_option_is_told_with_its_line_its_task_and_its_name(app: App, option: str) -> None:
+def test_each_invalid_option_is_reported_with_line_task_and_name(app: App, option: str) -> None:
     def slow() -> None: ...
 
     wrong: dict[str, Any] = {option: Wrong()}
     with pytest.raises(ConfigurationError) as caught:
         app.task(**wrong)(slow)
     (line, *_) = str(caught.value).splitlines()
-    here = inspect.getsourcelines(test_each_wrong_option_is_told_with_its_line_its_task_and_its_name)[1]
+    here = inspect.getsourcelines(test_each_invalid_option_is_reported_with_line_task_and_name)[1]
     place, number, said = line.split(":", 2)
     assert place.endswith("tests/tasks/test_declaring.py")
     assert here < int(number) < here + 10
@@ -259,7 +259,7 @@ def test_a_timeout_is_seconds_a_timedelta_or_a_phrase(app: App, timeout: Any) ->
         ({"delay": "soon"}, "task 'slow': delay: 'soon' is not a duration"),
     ],
 )
-def test_a_wrong_duration_is_told_with_the_name_of_its_task(app: App, options: dict[str, Any], words: str) -> None:
+def test_an_invalid_duration_is_reported_with_its_task(app: App, options: dict[str, Any], words: str) -> None:
     def slow() -> None: ...
 
     with pytest.raises(ConfigurationError, match=words):
@@ -281,7 +281,7 @@ class Mailer:
     def post(to: str) -> None: ...
 
 
-def test_a_method_is_no_task_for_no_payload_brings_its_self(app: App) -> None:
+def test_a_method_without_its_object_is_refused(app: App) -> None:
     with pytest.raises(ConfigurationError, match="task 'send': a method of Mailer, and a payload has no 'self'"):
         app.task(Mailer.send)
     assert app.task(Mailer.post).name == "post"
@@ -289,9 +289,7 @@ def test_a_method_is_no_task_for_no_payload_brings_its_self(app: App) -> None:
         app.task(name="x")(functools.partial(Mailer.send))
 
 
-def test_a_cell_that_is_run_again_replaces_its_task_and_nothing_else_does(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_notebook_cell_may_declare_a_task_again(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     def cell(module: str) -> Any:
         def work() -> None: ...
 

@@ -70,7 +70,7 @@ async def made_in_every_way(app: App) -> dict[str, int]:
 WAYS = ("plain", "keyed", "by name", "many", "added", "cron", "follow-up")
 
 
-def test_what_nobody_says_is_the_stores_own(where: str, run: Run) -> None:
+def test_absent_options_have_the_defaults_of_the_store(where: str, run: Run) -> None:
     found = run(made_in_every_way(App(where)))
     assert found == {"call": 2, "declared": 3} | dict.fromkeys(WAYS, 25)
 

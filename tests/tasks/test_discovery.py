@@ -47,7 +47,7 @@ def test_the_function_of_the_files_own_name_comes_first(tmp_path: Path) -> None:
     assert read_folder(tmp_path).tasks[0].function.__name__ == "hello"
 
 
-def test_what_is_shared_hidden_or_cached_is_no_task_and_nobody_is_told(tmp_path: Path) -> None:
+def test_shared_hidden_and_cached_files_are_skipped_silently(tmp_path: Path) -> None:
     write(
         tmp_path,
         {"_shared.py": "1/0", "__init__.py": "1/0", ".hidden.py": "1/0", "__pycache__/x.py": "1/0", "a.py": TASK},
@@ -68,7 +68,7 @@ def test_what_cannot_be_a_task_is_skipped_with_the_reason(tmp_path: Path) -> Non
     )
 
 
-def test_nothing_is_taken_from_outside_of_the_folder(tmp_path: Path) -> None:
+def test_files_outside_the_folder_are_skipped(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside", {"evil.py": "1/0", "more/evil.py": "1/0"})
     root = write(tmp_path / "tasks", {"a.py": TASK, "inner/b.py": TASK})
     (root / "evil.py").symlink_to(outside / "evil.py")

@@ -162,7 +162,7 @@ def test_a_synchronous_task_runs_in_a_thread_with_the_context_variables_of_its_a
     assert asyncio.run(under_a_variable()) == ("stowhand task", "set")
 
 
-def test_a_hook_stands_around_each_attempt_in_a_thread_and_in_no_other(store: MemoryStore, lines: Lines) -> None:
+def test_around_thread_wraps_each_threaded_attempt_only(store: MemoryStore, lines: Lines) -> None:
     told: list[str] = []
 
     @contextmanager
@@ -238,7 +238,7 @@ def test_threads_are_used_again_and_end_with_the_handler(app: App, run: Run) -> 
     assert {thread for thread in threading.enumerate() if thread.name == "stowhand task"} <= before
 
 
-def test_a_thread_that_outlives_its_attempt_is_left_behind_and_the_next_task_finds_another(app: App, run: Run) -> None:
+def test_a_thread_that_outlives_its_attempt_is_abandoned(app: App, run: Run) -> None:
     release, started = threading.Event(), threading.Event()
 
     @app.task
@@ -339,7 +339,7 @@ def test_a_declared_parameter_may_begin_with_an_underscore(app: App) -> None:
     assert call(app, "report", '{"_cron":{"ts":"t"},"day":"d","_other":1}') == ({"ts": "t"}, "d")
 
 
-def test_a_context_tells_about_the_attempt_and_collects_what_follows(app: App, lines: Lines) -> None:
+def test_a_context_has_the_attempt_and_collects_jobs_to_enqueue(app: App, lines: Lines) -> None:
     @app.task
     async def send(to: str) -> None: ...
 
@@ -365,7 +365,7 @@ def test_a_context_tells_about_the_attempt_and_collects_what_follows(app: App, l
     assert lines.said == [("info", "half way", {"done": 50})]
 
 
-def test_a_context_says_when_to_stop(app: App, run: Run) -> None:
+def test_a_context_reports_a_cancellation(app: App, run: Run) -> None:
     @app.task
     async def patient(context: Context) -> object:
         return await context.until_canceled(), context.canceled

@@ -230,7 +230,7 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
     run(refused())
 
 
-def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
+def test_an_invalid_job_of_a_batch_is_reported_with_its_number(run: Run) -> None:
     with pytest.raises(InvalidJob, match="job 2 of the batch: serial: 129 characters, the limit is 128"):
         run(lambda: app.enqueue_many([NewJob(task="x"), NewJob(task="x", serial="q" * 129)]))
     with pytest.raises(InvalidJob, match="job 2 of the batch: max_attempts: 0"):
@@ -239,7 +239,7 @@ def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
         run(lambda: send.enqueue_many([{"to": "x"}, {"to": "x", "copies": "many"}]))
 
 
-def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
+def test_an_object_that_is_not_a_job_is_refused(run: Run) -> None:
     with pytest.raises(InvalidJob, match=r"a dict is not a task; give a task declared with @app\.task, or a NewJob"):
         run(lambda: app.enqueue({"task": "send"}))  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="job 2 of the batch: an int is not a job"):

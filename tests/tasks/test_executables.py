@@ -241,7 +241,7 @@ def test_lines_come_whole_however_they_arrive() -> None:
 # -- how it ends -----------------------------------------------------------------------------------
 
 
-def test_another_exit_code_is_a_failure_that_shows_the_last_complaints(tmp_path: Path, heard: Heard) -> None:
+def test_another_exit_code_is_a_failure_with_the_last_error_lines(tmp_path: Path, heard: Heard) -> None:
     file = write(tmp_path, "hello.sh", SH + "for n in $(seq 30); do echo line $n >&2; done; exit 3")
     outcome = run_file(file, heard)
     assert isinstance(outcome, Retry)
@@ -281,9 +281,7 @@ def test_a_program_that_is_gone_says_so(tmp_path: Path, heard: Heard) -> None:
     assert "No such file" in outcome.error
 
 
-def test_what_it_leaves_running_holds_nobody_up_and_is_killed(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_left_by_a_program_are_killed(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "OUTPUT_TIMEOUT_SECONDS", 0.1)
     file = write(tmp_path, "hello", SH + "sleep 300 & echo $!")
     assert run_file(file, heard) is None
@@ -330,7 +328,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_told_to_stop_the_whole_group_gets_term(tmp_path: Path, heard: Heard, run: Run) -> None:
+def test_a_stop_sends_term_to_the_process_group(tmp_path: Path, heard: Heard, run: Run) -> None:
     file = write(tmp_path, "hello", SH + "sleep 300 & echo $!; echo $$; wait")
     assert run(canceled(file, heard, lines=2)) < 20
     for line in heard.info_lines:

@@ -64,7 +64,7 @@ def test_a_killed_process_takes_its_programs_with_it_and_what_they_have_started(
     assert not alive
 
 
-def test_a_forked_process_neither_kills_the_programs_of_its_parent_nor_keeps_them_alive() -> None:
+def test_a_forked_process_does_not_affect_the_programs_of_its_parent() -> None:
     worker, (*programs, child) = processes_of_a_worker(FORKING_WORKER)
     _, alive = psutil.wait_procs(programs, timeout=0.2)
     assert set(alive) == set(programs), "the child has no programs to kill"
@@ -97,7 +97,7 @@ async def sleeper(guarded: ProgramGroups) -> tuple[asyncio.Task[int], int]:
     return running, group
 
 
-def test_a_guardian_that_was_killed_is_replaced_and_told_what_runs(guarded: ProgramGroups, run: Run) -> None:
+def test_a_killed_guardian_is_replaced_and_receives_the_running_programs(guarded: ProgramGroups, run: Run) -> None:
     async def story() -> None:
         first, _ = await sleeper(guarded)
         killed = guarded._guardian

@@ -23,7 +23,7 @@ def app() -> App:
     return App("memory://")
 
 
-async def test_a_task_is_told_of_a_failure_with_what_it_declares(app: App) -> None:
+async def test_an_on_failure_task_receives_the_declared_parameters(app: App) -> None:
     told: list[Failure] = []
 
     @app.task(serial="mail", max_attempts=3)
@@ -100,7 +100,7 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
     assert app.registry.with_declaration(own).on_failure == NewJob(task="other")
 
 
-def test_an_app_that_says_how_many_attempts_a_job_has_says_it_for_these_too() -> None:
+def test_max_attempts_of_an_app_applies_to_these_jobs() -> None:
     from stowhand.protocols.store import whole
 
     job = whole(NewJob(task="t", on_failure=NewJob(task="told")), 7)
@@ -119,7 +119,7 @@ def needs_a_class(job_id: int, task: str, arguments: Any, error_class: str, erro
 
 @pytest.mark.parametrize("function", [takes_too_little, takes_another_type, needs_a_class])
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_task_that_takes_no_failure_is_refused_at_import(
+def test_an_on_failure_task_without_the_parameters_is_refused(
     app: App, function: Callable[..., None], by_name: bool
 ) -> None:
     def declare() -> None:
@@ -150,13 +150,13 @@ def lambda_of(name: str) -> Callable[[], None]:
         ("jobs:purge_completed", "task 'send': on_failure: 'jobs:purge_completed' is a built-in task"),
     ],
 )
-def test_what_is_no_task_is_refused_at_import(app: App, given: Any, complaint: str) -> None:
+def test_an_object_that_is_not_a_task_is_refused_at_import(app: App, given: Any, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         app.task(on_failure=given)(lambda_of("send"))
 
 
 @pytest.mark.parametrize("options", [{"key": "k"}, {"unique": "arguments"}, {"expires": "1h"}])
-def test_a_task_whose_jobs_have_keys_cannot_be_told(app: App, options: dict[str, Any]) -> None:
+def test_an_on_failure_task_with_keys_is_refused(app: App, options: dict[str, Any]) -> None:
     @app.task(**options)
     def notify(payload: Failure) -> None: ...
 

@@ -70,7 +70,7 @@ def test_an_argument_of_the_app_outdoes_the_preset_of_the_environment(
     assert embedded(run, App(store=MemoryStore())).fair
 
 
-def test_what_a_worker_is_given_outdoes_its_preset_and_the_grace_follows_the_timeout(run: Run) -> None:
+def test_options_override_the_preset_and_the_grace_follows_the_timeout(run: Run) -> None:
     app = App("memory://", preset="service")
     options = embedded(run, app, timeout="90s", backoff="natural", poll_interval=None, concurrency=1)
     assert (options.timeout, options.grace, options.concurrency) == (90.0, 90.0, 1)

@@ -161,7 +161,7 @@ def test_a_def_task_cannot_have_what_is_opened_asynchronously(executor: Any) -> 
         app.task(executor=executor)(send)
 
 
-def test_callers_leave_it_out() -> None:
+def test_callers_omit_resources() -> None:
     app = App(store=MemoryStore())
 
     @app.task

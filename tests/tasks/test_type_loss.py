@@ -136,7 +136,7 @@ def test_what_no_set_can_hold_is_refused_and_is_a_misfit_for_the_worker(app: App
         tagged.definition.shape.read('{"tags": [["a"]]}')
 
 
-def test_an_annotation_brings_it_back(app: App) -> None:
+def test_an_annotation_restores_the_type(app: App) -> None:
     @app.task
     def typed(  # type: ignore[no-untyped-def]
         amount: Decimal | None = None, when: datetime | None = None, color: Color | None = None, raw: bytes = b"",
@@ -168,7 +168,7 @@ def test_an_annotation_brings_it_back(app: App) -> None:
         ({"things": {ONE}}, "things"),
     ],
 )
-def test_an_annotation_that_does_not_bring_it_back_does_not_help(
+def test_an_annotation_that_does_not_restore_the_type_does_not_help(
     app: App, arguments: dict[str, Any], where: str
 ) -> None:
     @app.task

@@ -58,7 +58,7 @@ def test_the_key_stays_the_same_in_later_versions_and_shows_no_argument(app: App
     assert send.new_job("secret").key == "unique:send:91664b3e8663c9aa121e89612ca28476"
 
 
-def test_a_function_chooses_what_no_two_jobs_share(app: App) -> None:
+def test_a_function_computes_the_unique_value(app: App) -> None:
     @app.task(unique=lambda at: (at.street, at.number))
     def visit(at: Address, note: str = "") -> None: ...
 
@@ -177,7 +177,9 @@ def test_a_key_beside_it_and_a_default_without_json_are_refused_at_import(app: A
 
 
 @pytest.mark.parametrize("wrong", [lambda to: None, lambda to: int(to)])
-def test_a_function_that_says_nothing_or_raises_makes_no_job(app: App, wrong: Callable[[str], object]) -> None:
+def test_a_unique_function_that_returns_none_or_raises_enqueues_no_job(
+    app: App, wrong: Callable[[str], object]
+) -> None:
     @app.task(unique=wrong)
     def send(to: str) -> None: ...
 

@@ -89,7 +89,7 @@ def test_connections_and_scoped_sessions_too(jobs: Jobs, engine: Engine, kind: t
     assert waiting(jobs) == ["a"]
 
 
-def test_asynchronous_ones_too(jobs: Jobs) -> None:
+def test_asynchronous_resources_work_too(jobs: Jobs) -> None:
     async def scenario() -> None:
         engine = create_async_engine("sqlite+aiosqlite://")
         async with AsyncSession(engine) as session:
@@ -117,7 +117,7 @@ def test_a_key_that_was_given_away_before_the_commit_is_shared(jobs: Jobs, engin
     assert waiting(jobs) == ["mine"]
 
 
-def test_a_driver_tells_nobody_so_the_job_is_there_at_once_and_that_is_said(
+def test_without_commit_notifications_a_job_runs_at_once_with_a_warning(
     jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:

@@ -173,7 +173,7 @@ def test_poison_is_raised_as_well(jobs: Jobs) -> None:
         jobs.drain()
 
 
-def test_without_raising_the_summary_tells_of_failures(jobs: Jobs) -> None:
+def test_without_raising_the_result_contains_failures(jobs: Jobs) -> None:
     app.sync.enqueue(broken)
     drained = jobs.drain(raises=False)
     assert drained.counts == {"failed": 1}
@@ -224,7 +224,7 @@ def test_what_the_application_wants_now_is_due(jobs: Jobs) -> None:
     assert jobs.drain().results == ["to x"]
 
 
-def test_a_job_that_enqueues_itself_for_ever_is_an_error(jobs: Jobs) -> None:
+def test_a_job_that_enqueues_itself_forever_is_an_error(jobs: Jobs) -> None:
     app.sync.enqueue(again)
     with pytest.raises(RuntimeError, match="20 of them were 'again', which may enqueue itself forever"):
         jobs.drain(most=20)
@@ -253,7 +253,7 @@ def test_an_override_ends_with_its_test(jobs: Jobs) -> None:
     assert ("x", "the real one") in done
 
 
-def test_a_job_with_these_arguments_is_given(jobs: Jobs) -> None:
+def test_assert_enqueued_returns_the_matching_job(jobs: Jobs) -> None:
     app.sync.enqueue(send.options(serial="mail"), "a", "Hi")
     app.sync.enqueue(send, "b")
     assert jobs.assert_enqueued(send, subject="Hi").serial == "mail"
@@ -281,7 +281,7 @@ def test_the_nearest_job_is_shown_and_what_differs(jobs: Jobs) -> None:
         jobs.assert_not_enqueued(send, to="bob")
 
 
-def test_of_long_arguments_that_differ_late_the_difference_is_shown(jobs: Jobs) -> None:
+def test_the_difference_of_long_arguments_is_shown(jobs: Jobs) -> None:
     long = "word " * 100
     app.sync.enqueue(send, "bob", f"{long}x")
     with pytest.raises(AssertionError) as raised:
@@ -290,7 +290,7 @@ def test_of_long_arguments_that_differ_late_the_difference_is_shown(jobs: Jobs) 
     assert f"    subject: expected {before}y', is {before}x'" in str(raised.value).splitlines()
 
 
-def test_a_job_that_has_run_is_named(jobs: Jobs) -> None:
+def test_the_message_names_a_matching_job_that_has_run(jobs: Jobs) -> None:
     app.sync.enqueue(send, "bob")
     jobs.drain()
     with pytest.raises(AssertionError, match="job 1 matches, but is no longer waiting: it is completed"):
@@ -302,7 +302,7 @@ def test_a_mistyped_argument_is_refused(jobs: Jobs) -> None:
         jobs.assert_enqueued(send, too="x")
 
 
-def test_what_is_no_task_is_refused(jobs: Jobs) -> None:
+def test_an_object_that_is_not_a_task_is_refused(jobs: Jobs) -> None:
     with pytest.raises(
         InvalidJob, match=r"assert_enqueued: a function is not a task; give a task declared with @app\.task"
     ):
