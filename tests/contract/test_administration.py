@@ -693,7 +693,7 @@ async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_e
     again = await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK, key="k", run_at=later))
     assert (again.id, again.run_at, again.revision) == (first.id, later, 1)
     assert (await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK))).max_attempts == 25
-    with pytest.raises(InvalidJob, match="is not built in"):
+    with pytest.raises(InvalidJob, match="is not a built-in task"):
         await harness.store.admin.add_built_in(NewJob(task="t"))
     (claim,) = await harness.claim(tasks=(PURGE_TASK,))
     assert claim.record.task == PURGE_TASK
@@ -706,7 +706,7 @@ async def test_a_step_of_a_flow_is_not_completed_by_hand(harness: StoreHarness) 
     assert [job.id for job in await admin.complete_jobs([step.id, other.id])] == [other.id]
     assert (await harness.job(step.id)).state is State.QUEUED
     (answer,) = await answers_of(harness.store, [step.id], lambda store, ids: store.admin.complete_jobs(ids))
-    assert (answer.result, answer.reason.partition(":")[0]) == (ActionResult.REFUSED, "it is a step of a flow")
+    assert (answer.result, answer.reason.partition(";")[0]) == (ActionResult.REFUSED, "it is a step of a flow")
     await admin.permanently_fail_jobs([step.id])
     assert list(await admin.complete_jobs([step.id])) == []
     assert (await harness.job(step.id)).state is State.FAILED

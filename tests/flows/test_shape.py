@@ -29,7 +29,7 @@ def test_a_flow_lists_each_parent_followed_by_its_children() -> None:
 
 
 def test_an_unknown_queue_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"flow 'demo' has no queue 'frist'; did you mean 'first'\? there are"):
+    with pytest.raises(ConfigurationError, match=r"flow 'demo' has no queue 'frist'; did you mean 'first'\? Available"):
         shape(Queue("first"), Queue("second")).find_queue("frist")
 
 
