@@ -1,4 +1,5 @@
-"""The reports of a worker: its entry in the list of workers, the progress of its handlers, and its throughput.
+"""The reports of a worker: its entry in the list of workers, the progress of its handlers, its throughput, and changes
+that the database refuses.
 
 Reports are for display only, so progress that cannot be written is dropped. Throughput is counted by task and by the
 store's minutes. The store's time is the time of its last reply with jobs, plus the time since then by the monotonic
@@ -22,14 +23,14 @@ from functools import partial
 import msgspec
 
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Events, StoreCallFailed, StoreRecovered
+from stowhand.events import ChangeRefused, Events, StoreCallFailed, StoreRecovered
 from stowhand.jobs.histogram import BUCKET_BOUNDS_SECONDS, BUCKET_COUNT, Histogram
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import Pair, ResetJob, Unreadable
+from stowhand.jobs.lease import JobId, Pair, ResetJob, Unreadable
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import WORKER_UPDATE_INTERVAL_SECONDS, WorkerDescription, WorkerList, own_version
-from stowhand.protocols.store import Heartbeats
+from stowhand.protocols.store import Heartbeats, RefusedChange
 from stowhand.protocols.throughput import (
     COUNT_NAMES,
     MAX_TASKS_PER_MINUTE,
@@ -49,6 +50,8 @@ RETRY_DELAY_SECONDS = 2.0
 """Delay before an entry that the store has not accepted is written again."""
 PROGRESS_INTERVAL_SECONDS = 1.0
 """Minimum interval of writes."""
+MAX_REPORTED_REFUSALS = 10_000
+"""Number of refused changes that are remembered as reported."""
 
 
 class Registration:
@@ -406,3 +409,25 @@ class ThroughputWriter:
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "throughput", self._failures))
             self._failures = 0
+
+
+class RefusalReporter:
+    """Reporter of refused changes: one event for each job and operation. Called on the heartbeat thread."""
+
+    def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
+        self._heartbeats = heartbeats
+        self._events = events
+        self._name = name
+        self._reported: dict[tuple[JobId, str], None] = {}
+
+    def report(self) -> Sequence[RefusedChange]:
+        """Return the changes refused since the last call, and emit an event for each new one."""
+        refused = self._heartbeats.refused()
+        for refusal in refused:
+            key = refusal.job_id, refusal.operation
+            if key not in self._reported:
+                if len(self._reported) >= MAX_REPORTED_REFUSALS:
+                    del self._reported[next(iter(self._reported))]
+                self._reported[key] = None
+                self._events.emit(ChangeRefused(self._name, refusal.job_id, refusal.operation, refusal.reason))
+        return refused

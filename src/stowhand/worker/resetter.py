@@ -26,7 +26,7 @@ from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
 from stowhand.protocols.store import Foreign, Heartbeats, Store, check_arguments, heartbeats_of
 from stowhand.worker.host import log_by_default
-from stowhand.worker.refusals import RefusalReporter
+from stowhand.worker.reports import RefusalReporter
 
 IDLE_INTERVAL_FACTOR = 6
 """Factor of the interval in a worker without recent jobs."""
