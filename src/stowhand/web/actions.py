@@ -1,7 +1,10 @@
 """Changes from the dashboard: actions on jobs, pauses, and jobs run again with changes. Each is audited.
 
-After a form, the browser is redirected to the form's page, which shows the result for each job. A form that is sent
-twice acts once: an action names the requested state of a job, and the form determines the key of an added job.
+After a form, the browser is redirected to the form's page, which shows the result for each job. An invalid field raises
+InvalidField; the form of a job is shown again with the error. An error of the store is audited and raised again.
+
+A form that is sent twice acts once. An action requests a state of a job, so a repeat finds the job in this state. The
+key of an added job is computed from its form, so a repeat returns the same job.
 """
 
 from __future__ import annotations
@@ -52,12 +55,13 @@ from stowhand.web.request import (
 
 T = TypeVar("T")
 FORM_KEY_SECONDS = 86_400.0
-"""Seconds after a job has completed in which sending its form again adds no other job."""
+"""Seconds after a job was added in which sending its form again adds no other job."""
 MAX_NAMED_JOBS = 5
 """Maximum number of jobs that a question lists with their tasks."""
 MAX_FORM_PAYLOAD_LENGTH = 20_000
 """Maximum number of characters of a payload that a form shows."""
 FORM_FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
+"""Fields of the form that adds a job. ``once`` is a random text, different each time that the form is shown."""
 JobChange = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
 
 
@@ -73,36 +77,45 @@ class Action(msgspec.Struct, frozen=True):
 
 
 async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
-    when, priority = _when(request), _number(request, "priority")
+    when = _when(request)
+    priority = _number(request, "priority")
     if when == RunTime() and priority is None:
         raise InvalidField("Reschedule: give a time (2030-01-31T09:00:00Z, or +5m) or a priority (smaller runs first)")
-    return await _change_time(
-        store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, ActionResult.DONE
-    )
+    changes = Reschedule(run_at=when.run_at, priority=priority)
+    return await _change_time(store, ids, changes, when.delay, result_for_failed=ActionResult.DONE)
+
+
+async def _run_now(store: QueueStore, ids: Sequence[int], _: Request) -> Sequence[Answer]:
+    return await _change_time(store, ids, Reschedule(), 0.0, result_for_failed=ActionResult.REFUSED)
 
 
 async def _change_time(
-    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, result_for_failed: ActionResult
+    store: QueueStore,
+    ids: Sequence[int],
+    changes: Reschedule,
+    delay: float | None,
+    *,
+    result_for_failed: ActionResult,
 ) -> Sequence[Answer]:
-    """Change the run times. A failed job stays failed; ``result_for_failed`` is its answer."""
+    """Change when jobs run. A failed job gets the new values but stays failed.
+
+    ``delay``: seconds from now, instead of the changes' run time. ``result_for_failed``: the result for a failed job.
+    """
 
     def answer(job: Job) -> Answer:
         if job.state is State.FAILED:
             return Answer(job.id, result_for_failed, "it has failed; retry it")
         return answer_for(job)
 
-    return await answers_of(store, ids, lambda store, ids: reschedule(store, ids, to, delay), answer)
+    return await answers_of(store, ids, partial(reschedule, to=changes, delay=delay), answer)
 
 
 _WAITING_STATES = frozenset({State.QUEUED, State.ERRORED})
 JOB_ACTIONS = {
-    # The enter key in a field of the form selects the first action.
+    # This action is first, because the enter key in a field of the form sends the first one, and only this one uses
+    # the fields.
     "reschedule": Action("Reschedule", _reschedule, _WAITING_STATES),
-    "run": Action(
-        "Run now",
-        lambda store, ids, _: _change_time(store, ids, Reschedule(), 0.0, ActionResult.REFUSED),
-        _WAITING_STATES,
-    ),
+    "run": Action("Run now", _run_now, _WAITING_STATES),
     "retry": Action(
         "Retry",
         lambda store, ids, _: store.admin.retry_jobs(ids),
@@ -131,12 +144,14 @@ JOB_ACTIONS = {
     ),
 }
 STATES_BY_MATCHING_ACTION = {"retry": frozenset({State.FAILED}), "cancel": _WAITING_STATES | {State.PROCESSING}}
-"""States of the jobs that an action on all matching jobs of a list changes."""
+"""For each action that a list offers on all its matching jobs: the states of the jobs that it changes."""
 MAX_MATCHING_JOBS = 10_000
 """Maximum number of jobs that one form changes. Further matches need another form."""
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
 """Maximum time for finding the matching jobs."""
+SEARCH_PIECE_SECONDS = 0.5
+"""Maximum time of one piece of that search. The time limit is checked between the pieces."""
 PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
@@ -145,6 +160,7 @@ PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | Seria
     "pause task": lambda operate, name: operate.pause_task(name),
     "resume task": lambda operate, name: operate.resume_task(name),
 }
+"""Actions on a serial key, queue or task. The button has the action's name, and its value is the key, queue or task."""
 
 
 class ActionPages:
@@ -155,16 +171,18 @@ class ActionPages:
         self._add_task_options = add_task_options
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
-        """Carry out the form: act on jobs, or pause or resume a serial key, task or queue."""
-        action_name = request.form_value("action")
+        """Act on the jobs that the form selects, or pause or resume the serial key, task or queue of its button."""
         for pause_action in PAUSE_ACTIONS:
             if pause_action in request.form:
                 return await self._pause(request, reader, pause_action)
-        if (action := JOB_ACTIONS.get(action_name)) is None:
+        action_name = request.form_value("action")
+        action = JOB_ACTIONS.get(action_name)
+        if action is None:
             raise InvalidField(
                 f"unknown action {action_name!r}; use one of {', '.join([*JOB_ACTIONS, *PAUSE_ACTIONS])}"
             )
-        if action_name != "reschedule" and (request.form_value("when") + request.form_value("priority")).strip():
+        has_new_values = any(request.form_value(name).strip() for name in ("when", "priority"))
+        if has_new_values and action_name != "reschedule":
             raise InvalidField(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
         ids = [read_id(value) for value in dict.fromkeys(request.form.get("id", ()))]
         if len(ids) > JOBS_PER_PAGE:
@@ -185,10 +203,11 @@ class ActionPages:
         change = await self._audit_errors(request, action_name, [name], operation)
         result = ActionResult.DONE if change.changed else ActionResult.UNCHANGED
         self._audit(request, action_name, [name], [result])
-        return _redirect_back(request, [f"{action_name.capitalize()} {name}".rstrip() + f": {result}"])
+        label = f"{action_name.capitalize()} {name}".rstrip()
+        return _redirect_back(request, [f"{label}: {result}"])
 
     async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
-        """Retry or cancel all jobs that match the filters of a list, after one question."""
+        """Retry or cancel all jobs that match the filters of a list. The first request asks, the second one acts."""
         action_name = read("action", request.form_value("action"), _read_matching_action) or "retry"
         action = JOB_ACTIONS[action_name]
         list_request = msgspec.structs.replace(request, query=fields_of(request.form_value("matching")))
@@ -197,7 +216,7 @@ class ActionPages:
         states = tuple(state for state in State if state in changed_states)
         if not states:
             raise InvalidField(f"{action.label}: it changes no job of this list; choose another state")
-        job_ids, is_all = await _matching(reader, request, msgspec.structs.replace(search, states=states))
+        job_ids, is_all = await _find_matching(reader, request, msgspec.structs.replace(search, states=states))
         if not job_ids:
             return _redirect_back(request, ["No job matches anymore."])
         if not request.form_value("sure"):
@@ -205,7 +224,7 @@ class ActionPages:
         counts: Counter[str] = Counter()
         for start in range(0, len(job_ids), JOBS_PER_CALL):
             ids = job_ids[start : start + JOBS_PER_CALL]
-            operation = reader.change(partial(_act_on, ids=ids, action_name=action_name))
+            operation = reader.change(partial(_retry_or_cancel, ids=ids, action_name=action_name))
             answers = await self._audit_errors(request, action_name, ids, operation)
             self._audit_answers(request, action_name, answers)
             counts.update(map(_outcome_text, answers))
@@ -221,28 +240,36 @@ class ActionPages:
     async def run_again(self, request: Request, reader: Reader) -> View | Reply:
         """Add the job of the form, or show the form again with the error."""
         original = await _original(request, reader)
-        form_text = repr([original.id, *map(request.form_value, FORM_FIELDS)])  # Other values add another job.
-        form_id = request.form_value("once") and hashlib.sha256(form_text.encode()).hexdigest()[:32]
+        entered = {name: request.form_value(name) for name in FORM_FIELDS}
+        # The values are part of the id, because the same form with other values adds another job.
+        form_text = repr([original.id, *entered.values()])
+        form_id = hashlib.sha256(form_text.encode()).hexdigest()[:32] if entered["once"] else ""
         try:
             job = self._new_job(request, original, form_id)
             operation = reader.change(lambda store: store.jobs.enqueue(job))
-            job_id = (await self._audit_errors(request, "run again", [original.id], operation)).id
+            added_job = await self._audit_errors(request, "run again", [original.id], operation)
         except (InvalidJob, InvalidField) as error:
-            return _form(request, original, {name: request.form_value(name) for name in FORM_FIELDS}, str(error))
+            return _form(request, original, entered, str(error))
+        job_id = added_job.id
         self._audit(request, "run again", [original.id, job_id], ["", "added"])
         return redirect(
             request.href("/job", id=job_id), messages=[f"Added job {job_id}, as job {original.id} with changes."]
         )
 
     def _new_job(self, request: Request, original: Job, form_id: str) -> NewJob:
+        """Return the original job with the values of the form. Raises InvalidJob, InvalidField."""
         if is_step(original.task, original.key):
             raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
         when = _when(request)
         payload = request.form_value("payload")
         if request.may(Right.PAYLOADS):
-            is_unchanged = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
-            payload = original.payload_text if is_unchanged else restored_text(payload, original.payload_text)
-        options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTION_FIELDS} | {
+            # The form does not show a large payload. Its empty field means: unchanged.
+            if _is_large(original) and not payload.strip():
+                payload = original.payload_text
+            else:
+                payload = restored_text(payload, original.payload_text)
+        options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTION_FIELDS}
+        options |= {
             "key": None,
             "flags": without_carried(original.flags),
             "serial": request.form_value("serial").strip() or None,
@@ -257,18 +284,20 @@ class ActionPages:
             **options,
         )
         job = self._add_task_options(limits.check(job))
-        if job.key is None and form_id:  # The same form adds no second job, even after a lost reply.
+        if job.key is None and form_id:
+            # The key prevents a second job if the form is sent again, for example after a lost reply.
             key = f"again:{form_id}"
             job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_KEY_SECONDS)
         return job
 
     async def _audit_errors(self, request: Request, action: str, ids: Sequence[object], operation: Awaitable[T]) -> T:
-        """Wait for a change. If it fails, audit it as refused, or its result as not known."""
+        """Await a change and return its result. If it fails, audit ``refused`` or ``not known``; raise its error."""
         try:
             return await operation
         except StoreError as error:
             result = "refused" if isinstance(error, StoreRefused) else "not known"
-            if not isinstance(error, SchemaError):  # The schema is checked before any change.
+            # A schema error needs no audit, because the schema is checked before any change.
+            if not isinstance(error, SchemaError):
                 self._audit(request, action, ids, [result for _ in ids])
             raise
 
@@ -285,7 +314,8 @@ class ActionPages:
 def task_options_adder(app: App) -> Callable[[NewJob], NewJob]:
     """Return a function that adds to a job the options that its task declares.
 
-    Its first call imports the App's modules. An earlier import could be circular, since they may mount this dashboard.
+    The first call of that function imports the App's modules. An earlier import could be circular, because these
+    modules may mount this dashboard.
     """
 
     def add_task_options(job: NewJob) -> NewJob:
@@ -308,13 +338,14 @@ def _number(request: Request, name: str) -> int | None:
 
 
 async def _question(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
-    """Return a page with a question and the form. A dialog would need a script."""
+    """Return a page that asks whether to act, and repeats the form. (A dialog would need a script.)"""
     names = []
     for job_id in ids[:MAX_NAMED_JOBS]:
         job = await reader.job(request.visitor, job_id) if request.may(Right.LOOK) else None
-        names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
+        names.append(f"{job_id}" if job is None else f"{job_id} ({job.task}, {job.state})")
     if len(ids) > MAX_NAMED_JOBS:
         names.append(f"and {len(ids) - MAX_NAMED_JOBS} more")
+    # The template adds a token of its own.
     fields = [(name, value) for name, values in request.form.items() if name != "token" for value in values]
     form = Form(
         path="/act",
@@ -326,11 +357,14 @@ async def _question(request: Request, reader: Reader, action: Action, ids: Seque
     return View(template="base.html", title="Are you sure?", values=values)
 
 
-async def _matching(reader: Reader, request: Request, search: Search) -> tuple[list[int], bool]:
-    """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
+async def _find_matching(reader: Reader, request: Request, search: Search) -> tuple[list[int], bool]:
+    """Return the ids of the jobs that match, and whether these are all.
+
+    The search ends at MAX_MATCHING_JOBS, at SEARCH_SECONDS, or if the store offers no search.
+    """
     job_ids: list[int] = []
     deadline = stopwatch() + SEARCH_SECONDS
-    search = msgspec.structs.replace(search, limit=MAX_SEARCH_RESULTS, budget=0.5, position="")
+    search = msgspec.structs.replace(search, limit=MAX_SEARCH_RESULTS, budget=SEARCH_PIECE_SECONDS, position="")
     while (result := await reader.search(request.visitor, search)) is not None:
         job_ids += [job.id for job in result.jobs]
         if result.next_position is None:
@@ -341,7 +375,7 @@ async def _matching(reader: Reader, request: Request, search: Search) -> tuple[l
     return job_ids, False
 
 
-async def _act_on(store: QueueStore, ids: Sequence[int], action_name: str) -> Sequence[Answer]:
+async def _retry_or_cancel(store: QueueStore, ids: Sequence[int], action_name: str) -> Sequence[Answer]:
     if action_name == "cancel":
         return await store.admin.cancel_jobs(ids)
     return await retry_failed(store, ids)
@@ -367,7 +401,8 @@ def _noun(number: int) -> str:
 
 def _redirect_back(request: Request, lines: Sequence[str], *, is_removed: bool = False) -> Reply:
     page = own_page(request.form_value("back"))
-    page = "/jobs" if is_removed and page.startswith("/job?") else page
+    if is_removed and page.startswith("/job?"):
+        page = "/jobs"  # The page of a removed job no longer exists.
     return redirect(request.prefix + page, messages=lines)
 
 
@@ -384,24 +419,33 @@ def _outcome_text(answer: Answer) -> str:
 
 
 async def _original(request: Request, reader: Reader) -> Job:
-    """Return the job with its payload. The form decides which parts the visitor sees."""
+    """Return the job with its payload, even if the visitor may not see it: the form hides it then."""
     if not request.may(Right.LOOK):
         raise Forbidden("Running a job again also needs the right “look”.")
     return await job_of(request, reader, Visitor(rights=frozenset({Right.PAYLOADS})))
 
 
-def _form(request: Request, original: Job, sent: dict[str, str], message: str = "") -> View:
+def _is_large(job: Job) -> bool:
+    """Return whether the payload is too large for a form."""
+    return len(job.payload_text) > MAX_FORM_PAYLOAD_LENGTH
+
+
+def _form(request: Request, original: Job, entered: dict[str, str], message: str = "") -> View:
+    """Return the form of a job to add. ``entered`` replaces the original's values; ``message`` is an error."""
+    may_see_payload = request.may(Right.PAYLOADS)
     fields: dict[str, Any] = {
         "payload": "{}",
         "serial": original.serial or "",
         "priority": original.priority,
+        "max_attempts": original.max_attempts,
         "when": "",
     }
-    is_large = request.may(Right.PAYLOADS) and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
+    is_large = may_see_payload and _is_large(original)
     if is_large:
         fields["payload"] = ""
-    elif request.may(Right.PAYLOADS):
-        with suppress(msgspec.DecodeError):  # SQL may have written invalid JSON.
+    elif may_see_payload:
+        # A job that was added by SQL may have a payload that is not JSON. The form then shows an empty object.
+        with suppress(msgspec.DecodeError):
             fields["payload"] = msgspec.json.format(redacted_text(original.payload_text), indent=2)
     values = {
         "page": "again",
@@ -409,9 +453,10 @@ def _form(request: Request, original: Job, sent: dict[str, str], message: str = 
         "job": original.id,
         "task": original.task,
         "flags": without_carried(original.flags),
+        "is_large": is_large,
+        "is_hidden": not may_see_payload or not original.payload_text,
+        "fields": fields | entered,
     }
-    values |= {"is_large": is_large, "is_hidden": not (request.may(Right.PAYLOADS) and original.payload_text)}
-    values["fields"] = fields | {"max_attempts": original.max_attempts} | sent
     return View(
         template="jobs.html",
         title=f"Run job {original.id} again, with changes",
