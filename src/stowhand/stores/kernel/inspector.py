@@ -1,4 +1,4 @@
-"""Overviews, lists and searches for people."""
+"""Lists, searches, counts and explanations for commands, dashboards and metrics: the part ``store.inspect``."""
 
 from __future__ import annotations
 
@@ -42,56 +42,66 @@ from stowhand.stores.periods import periods
 
 
 class Inspector:
-    """Reader of jobs, serial keys and workers."""
+    """Reader of jobs, serial keys, queues, tasks and workers. It changes nothing.
+
+    Arguments are checked first: an invalid one raises InvalidJob. Then the engine answers; its errors are StoreErrors.
+    A read with ``is_long`` may read many rows, so the engine keeps it from delaying others.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
-        """Return the jobs that match the filter, in ascending or descending order of their ids."""
+        """Return the jobs that match the filter, ordered by id: ascending, or descending with ``newest_first``."""
         job_filter = validate_filter(wanted)
         return await self._engine.answer(lambda: list_jobs(self._engine, job_filter))
 
     async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
-        """Search piece by piece, without delaying other reads."""
+        """Search for a limited time. The result has the position at which the next search continues."""
         query = validate_search(wanted)
         if query is None:
-            return EMPTY_RESULT
+            return EMPTY_RESULT  # No job can match.
         return await self._engine.answer(lambda: search(self._engine, query), is_long=True)
 
     async def failures(self) -> Sequence[Failures]:
-        """Group failed jobs by task and the error class of the last attempt."""
+        """Return groups of failed jobs, by task and by the error class of the last attempt."""
         return await self._engine.answer(lambda: group_failures(self._engine), is_long=True)
 
     async def counts(self) -> dict[State, int]:
-        """Count jobs by state, without a limit. Every state is a key."""
+        """Count jobs by state exactly, which may take long. Every state is a key."""
         counts = await self._engine.answer(lambda: count_states(UNLIMITED_COUNT), is_long=True)
         return {state: count.number for state, count in counts.items()}
 
     async def amounts(self) -> dict[State, BoundedCount]:
-        """Count jobs by state, up to a limit. Every state is a key."""
+        """Count jobs by state in bounded time: exactly up to a limit, else a lower bound. Every state is a key."""
         return await self._engine.answer(count_states, is_long=True)
 
     async def oldest_due(self) -> Mapping[str, float]:
-        """Return the seconds for which the longest due job of each queue could have run."""
+        """Return, by queue, for how many seconds its oldest due job has been due. Paused jobs do not count."""
         return await self._engine.answer(lambda: oldest_due(self._engine))
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
-        """Return ids of overdue jobs, the oldest first."""
+        """Return ids of jobs that have been due for at least this time, the oldest first.
+
+        Jobs that a pause or a serial key blocks are left out. ``tasks``: the tasks of the jobs; ``None`` means all.
+        """
         return await self._engine.answer(lambda: find_overdue(self._engine, tasks, seconds))
 
     async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
-        """Return the serial keys with live jobs or a pause, ordered by name."""
+        """Return the serial keys with live jobs or a pause, ordered by name. ``paused``: only the paused ones."""
         return await self._engine.answer(lambda: list_serials(self._engine, is_paused=paused), is_long=True)
 
     async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
-        """Count live jobs by state, task, serial key, queue and worker, up to ``most`` each."""
+        """Count live jobs by state, task, serial key, queue and worker. ``most``: maximum of each count."""
         return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
-        """Count attempts and jobs that ended in this time, by period and task."""
+        """Count attempts and jobs that ended between two times, by period and task.
+
+        ``step``: length of a period, in seconds. ``task``: count only this one. ``by_task=False``: add up all tasks.
+        """
         step_seconds = validate_step(since, until, step)
         rows = await self._engine.answer(
             lambda: read_throughput(self._engine, since, until, task, by_task=by_task), is_long=True
@@ -111,7 +121,7 @@ class Inspector:
         return await self._engine.answer(lambda: list_queues(self._engine), is_long=True)
 
     async def explain(self, job_id: int) -> Explanation | None:
-        """Return the reasons why the job is not running; ``None`` without such a job."""
+        """Return the reasons why the job is not running; ``None`` if there is no such job."""
         valid_id = validate_id(job_id)
         return await self._engine.answer(lambda: explain_job(self._engine, valid_id))
 
@@ -124,5 +134,5 @@ class Inspector:
         return await self._engine.answer(lambda: list_held(self._engine, each))
 
     async def app_versions(self) -> Sequence[AppVersion]:
-        """Return the versions of the application, ordered by time."""
+        """Return the versions of the application, ordered by the start time of their first worker."""
         return await self._engine.answer(lambda: list_app_versions(self._engine))
