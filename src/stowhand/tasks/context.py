@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Values = Sequence[object] | Mapping[str, object] | None
+"""Values for the placeholders of psycopg: in order, by name, or none."""
 
 
 class JobLogger(Protocol):
-    """Logger of one job. Messages are not formatted; further fields are passed by keyword."""
+    """Logger of one job. Further values are passed by keyword; a message with ``%s`` or ``{}`` is not formatted."""
 
     def debug(self, message: object, /, **fields: Any) -> None:
         """Details for debugging."""
@@ -33,14 +34,14 @@ class JobLogger(Protocol):
         """The normal course of events."""
 
     def warning(self, message: object, /, **fields: Any) -> None:
-        """Something unexpected that needs no action at once."""
+        """Something unexpected that needs no immediate action."""
 
     def error(self, message: object, /, **fields: Any) -> None:
         """A failure that needs action."""
 
 
 class ScopedJobLogger(JobLogger, Protocol):
-    """Logger of the worker. Fields may also be one mapping, and ``scope`` adds fields to every line."""
+    """Logger of a folder task. Fields may also be passed as one mapping, and ``scope`` adds fields to every line."""
 
     def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Details for debugging."""
@@ -49,7 +50,7 @@ class ScopedJobLogger(JobLogger, Protocol):
         """The normal course of events."""
 
     def warning(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Something unexpected that needs no action at once."""
+        """Something unexpected that needs no immediate action."""
 
     def error(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """A failure that needs action."""
@@ -65,11 +66,11 @@ LoggerFactory = Callable[[Job], JobLogger]
 NewJobMaker = Callable[[str, object, EnqueueOptions], NewJob]
 Enqueue = Callable[[NewJob], Awaitable[Job]]
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
-"""Borrows a connection of the store, for a task's own statements."""
+"""Function that borrows a connection of the store, for a task's own statements."""
 
 
 def no_connection() -> AbstractAsyncContextManager[Any]:
-    """Raise ConfigurationError: the default of a handler that has no store with connections."""
+    """Raise ConfigurationError. This is the default for a handler whose store has no connections to borrow."""
     raise ConfigurationError("no connection to borrow: this handler has no PostgreSQL store")
 
 
@@ -90,7 +91,8 @@ class Context:
         self._connect = connect
         self._logger: JobLogger | None = None
 
-    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+    # Type checkers do not see this method, because they would accept every attribute of a class that has it.
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             raise unknown_attribute(self, name)
@@ -112,16 +114,16 @@ class Context:
 
     @property
     def lease(self) -> Lease:
-        """The lease of this attempt. Pass its epoch and token to systems that must reject a stale attempt."""
+        """The lease of this attempt. With its epoch and token, another system can reject writes of a stale attempt."""
         return self._attempt.lease
 
     @property
     def canceled(self) -> bool:
-        """True once the task should stop. A synchronous task checks this regularly."""
+        """Whether the task should stop. A synchronous task checks this regularly."""
         return self._attempt.canceled
 
     async def until_canceled(self) -> str:
-        """Wait until the task should stop, and return the reason. For asynchronous tasks."""
+        """Wait until the task should stop, and return the reason. Call it only in asynchronous tasks."""
         return await self._attempt.until_canceled()
 
     @property
@@ -144,8 +146,8 @@ class Context:
     def progress(self, done: float, text: str | None = None) -> None:
         """Report the progress of this attempt. May be called from any thread.
 
-        ``stowhand jobs show`` and ``stowhand top`` show it within about a second. It is kept over retries, and
-        cleared when the job finishes.
+        ``stowhand jobs show`` and ``stowhand top`` show it within about a second. A retry keeps it; the end of the job
+        clears it.
 
         Args:
             done: Completed part, 0 to 1.
@@ -181,14 +183,15 @@ class Context:
             ctx.enqueue_after(send, "someone@example.com")
 
         """
-        from stowhand.tasks.task import job_of  # imported here, because task.py imports this module
+        # This import is here, because task.py imports this module.
+        from stowhand.tasks.task import job_of
 
         self._attempt.enqueue_after(job_of(task, None, "ctx.enqueue_after(task, …)", args, kwargs))
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """Borrow a psycopg connection for your own statements, outside the job's transaction (PostgreSQL only).
 
-        The end of the block commits; an error in the block rolls back. For asynchronous tasks.
+        The end of the block commits; an error in the block rolls back. Call it only in asynchronous tasks.
 
         Raises:
             ConfigurationError: The store is not PostgreSQL.
@@ -217,7 +220,7 @@ class Helpers:
         return cast("ScopedJobLogger", self._context.logger)
 
     async def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
-        """Enqueue a job at once, outside this job's transaction. Raises InvalidJob."""
+        """Enqueue a job at once, outside this job's transaction, and return it. Raises InvalidJob, StoreError."""
         return await self._enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
 
     async def with_pg_client(self, callback: Callable[[Any], Awaitable[T]]) -> T:
@@ -240,25 +243,32 @@ class Helpers:
             return await result
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Borrow a connection like ``Context.connection``."""
+        """Borrow a connection, like ``Context.connection``."""
         return self._context.connection()
 
     async def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
-        """Run one statement through ``with_pg_client``; return its rows as dicts by column.
+        """Run one statement in a transaction of its own; return its rows as dicts by column.
 
         Args:
             sql: Text, or a composed statement of ``psycopg.sql``.
-            values: Values for the placeholders of psycopg, ``%s`` in order or ``%(name)s``.
+            values: Values for the placeholders: a sequence for ``%s``, a mapping for ``%(name)s``.
+
+        Raises:
+            ConfigurationError: The store is not PostgreSQL.
 
         """
-        # Imported here, because tasks may be declared where no driver is installed.
+        # This import is here, because tasks may be declared where no driver is installed.
         from stowhand.stores.database.link import ask
 
         return await self.with_pg_client(lambda connection: ask(connection, sql, values))
 
 
 class BlockingHelpers:
-    """Second argument of a folder task ``def task(payload, helpers)``. Calls methods of ``Helpers`` and waits."""
+    """Second argument of a folder task ``def task(payload, helpers)``.
+
+    It is created on the worker's loop. Its methods are called in the task's thread: they run those of ``Helpers`` on
+    the loop, and wait for them.
+    """
 
     def __init__(self, helpers: Helpers) -> None:
         self.job = helpers.job
@@ -272,11 +282,17 @@ class BlockingHelpers:
         return self._helpers.logger
 
     def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
-        """Enqueue a job at once and wait until it is committed. Raises InvalidJob."""
+        """Enqueue a job at once, wait until it is committed, and return it. Raises InvalidJob, StoreError."""
         return wait_for(self._loop, self._helpers.add_job(task, payload, **spec))
 
     def with_pg_client(self, callback: Callable[[Any], T]) -> T:
-        """Call a synchronous callback with a synchronous connection, like ``Helpers.with_pg_client``."""
+        """Call a synchronous callback with a synchronous connection, like ``Helpers.with_pg_client``.
+
+        Raises:
+            ConfigurationError: The store is not PostgreSQL.
+            Misuse: The callback is asynchronous.
+
+        """
         with SyncProxy(self._helpers.connection(), self._loop) as connection:
             result = callback(connection)
             if inspect.iscoroutine(result):
@@ -289,18 +305,19 @@ class BlockingHelpers:
         return wait_for(self._loop, self._helpers.query(sql, values))
 
 
-_PLAIN_TYPES = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
-
-
 def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the loop and wait for its result. Must not be called from the loop's own thread."""
+    """Run a coroutine on the loop and wait for its result. In the loop's own thread, it would wait for ever."""
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+_PLAIN_TYPES = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
+"""Types of results that are never asynchronous, and need no proxy."""
 
 
 class SyncProxy:
     """Synchronous proxy of an asynchronous object: a psycopg ``AsyncConnection``, its cursors and transactions.
 
-    Methods wait for the result of the asynchronous method. ``async with`` becomes ``with``, ``async for`` ``for``.
+    Its methods run on the loop and wait for the result. ``with`` and ``for`` replace ``async with`` and ``async for``.
     """
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -320,13 +337,14 @@ class SyncProxy:
     def __enter__(self) -> Any:
         return self._on_loop(self._inner.__aenter__)
 
-    def __exit__(self, *raised: object) -> Any:
-        return self._on_loop(lambda: self._inner.__aexit__(*raised))
+    def __exit__(self, *exception: object) -> Any:
+        return self._on_loop(lambda: self._inner.__aexit__(*exception))
 
     def __iter__(self) -> Iterator[Any]:
         items = aiter(self._inner)
 
         async def next_item() -> tuple[Any, ...]:
+            """Return a tuple of the next item, which may itself be false; an empty tuple at the end."""
             try:
                 return (await anext(items),)
             except StopAsyncIteration:
@@ -336,6 +354,8 @@ class SyncProxy:
             yield item[0]
 
     def _on_loop(self, call: Callable[[], Any]) -> Any:
+        """Call on the loop, because psycopg's objects belong to it. Return a proxy of an asynchronous result."""
+
         async def call_and_await() -> Any:
             result = call()
             return await result if inspect.isawaitable(result) else result
