@@ -1,7 +1,8 @@
 """Interface between a worker and the process around it, used by this package's own processes (service/).
 
-The process passes a Host; the worker offers WorkerControls. The worker's loops record when they last moved, and any
-thread can read that: it is the process's health. Code that a worker runs is marked as inside a worker.
+The process passes a Host to the worker; the worker offers WorkerControls. The worker's loops record when they last
+moved. Any thread can read these times (LoopLiveness), from which the process reports its health. The code that a worker
+runs is marked as inside a worker, so that a call that would block its slot is refused (``refuse_inside``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -25,18 +26,16 @@ from stowhand.protocols.handler import Isolate
 STATM_PATH = Path("/proc/self/statm")
 TIMINGS_VARIABLE = "STOWHAND_TIMINGS"
 MAX_TIMING_SECONDS = 300.0
-"""Maximum of each value: a forgotten environment variable must not keep a process alive for ever."""
+"""Maximum of each timing, so that a forgotten environment variable cannot keep a process alive for ever."""
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process in bytes, shared pages included.
+    """Return the memory of this process in bytes, shared pages included; its maximum so far if only that is known.
 
-    Where the system reports only a peak, return that. Raises ConfigurationError if it reports neither.
+    Raises ConfigurationError if the system reports neither.
     """
-    try:
+    with suppress(OSError):  # Linux has this file. Its second number counts resident pages.
         return int(STATM_PATH.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass
     try:
         import resource
     except ImportError:
@@ -44,52 +43,56 @@ def resident_bytes() -> int:
             "max_memory: this system does not report the memory of a process; leave it out"
         ) from None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The unit is a byte on macOS, and a kilobyte elsewhere.
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Time limits of a process and its worker, in seconds. Not settings: only tests shorten them."""
+    """Time limits and intervals of a process and its worker, in seconds. They are not settings: only tests set them."""
 
     same_signal: float = 0.5
-    """Signals within this time count once: Ctrl-C reaches a whole process group, and users press it twice."""
+    """Time within which signals count once: Ctrl-C reaches every process of a group, and users press it twice."""
     blocked_after: float = 1.0
     """Time without a turn of the loop after which it counts as blocked."""
     suspects_every: float = 5.0
-    """Interval of claims of suspects while there is other work and no suspect was due."""
+    """Interval at which a busy worker looks for suspects, after a claim of suspects returned none."""
 
     thread_ends: float = 5.0
     """Time that the thread of a canceled or timed-out attempt has to end, before it counts as abandoned."""
 
-    # The end of a process: a worker that is not stuck ends in order before it is forced to exit, and a child has
-    # returned its jobs before the supervisor kills it.
+    # The end of a process. First a worker stops by itself: ``last_pause`` ends before a process that is stuck is forced
+    # to exit. Then that process has released its leases (``give_back``) before its supervisor kills it.
     exited: float = 5.0
     """Time after the grace by which a process has exited in any case."""
     made_to: float = 0.9
-    """Time before that at which a process that still runs is forced to exit."""
+    """Time before ``exited`` at which a process that still runs is forced to exit."""
     give_back: float = 0.5
-    """Part of this in which it tries to release its leases."""
+    """Part of ``made_to`` in which a process that is forced to exit tries to release its leases."""
     killed: float = 0.2
     """Time before ``exited`` at which a supervisor kills children that still run."""
     last_pause: float = 4.0
     """Time after the grace for cancelled handlers and for the last calls to the store."""
     last_calls: float = 0.5
-    """Part of this that is reserved for the store."""
+    """Part of ``last_pause`` that is reserved for the last calls to the store."""
 
     steady: float = 5.0
-    """A child that ran this long is replaced at once; otherwise it counts as failing to start."""
+    """Running time from which a child that ends is replaced at once. Before it, a child counts as failing to start."""
     slowest_restart: float = 10.0
+    """Maximum delay before a child that failed to start is replaced."""
     unable: float = 2.0
-    """Delay before a job is returned whose child process could not start."""
+    """Delay before a suspect whose child process could not start is returned to the queue."""
     report_every: float = 1.0
     """Interval of reports of a process's health."""
     blocked_at_least: float = 3.0
     """Minimum time that a handler may block the loop before the process counts as not alive."""
     answer_within: float = 1.2
-    """Time limit for the store's answer to a probe; ``stowhand health`` waits two seconds in total."""
+    """Time limit for the store's answer to a probe. It is shorter than the two seconds of ``stowhand health``."""
     answer_fresh: float = 1.0
     """Time for which that answer is reused."""
     count_within: float = 1.0
+    """Time limit for each count of jobs for the metrics."""
     counts_fresh: float = 5.0
+    """Time for which these counts are reused."""
 
 
 DEFAULT_TIMINGS = Timings()
@@ -99,19 +102,18 @@ class Host(msgspec.Struct, frozen=True):
     """Functions and time limits that the process around a worker provides."""
 
     isolate: Isolate | None = None
-    """Runs a suspect in a child process; without it suspects run in this process, one at a time."""
+    """Runs a suspect in a child process; if it is ``None``, suspects run in this process, one at a time."""
     on_hang: Callable[[Lease | None], None] = lambda lease: None
-    """Called from the heartbeat thread when the loop counts as hung, once per hang, with the lease of the job that
-    blocks it."""
+    """Called in the heartbeat thread, once each time that the loop hangs, with the lease of the job that blocks it."""
     on_threads_exhausted: Callable[[], None] = lambda: None
-    """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
+    """Called on the worker's loop when as many threads have outlived their attempts as there are slots."""
     timings: Timings = DEFAULT_TIMINGS
     resident: Callable[[], int] = resident_bytes
     """Returns the memory of the process in bytes."""
 
 
 class CallTimer:
-    """Timer of a call that a loop repeats: ``with timer: reply = await store.claim(…)``."""
+    """Timer of a call to the store that a loop repeats: ``with timer: reply = await store.claim(…)``."""
 
     __slots__ = ("_clock", "answered_at", "refused_since", "seconds", "started_at")
 
@@ -122,9 +124,9 @@ class CallTimer:
         self.seconds = 0.0
         """Duration of the last call."""
         self.answered_at: float | None = None
-        """When a call last succeeded; ``None`` before the first success."""
+        """Monotonic time at which a call last succeeded; ``None`` before the first success."""
         self.refused_since: float | None = None
-        """When the store first failed after the last success; ``None`` if the last call succeeded."""
+        """Monotonic time of the first StoreError since a call succeeded; ``None`` if there was none."""
 
     def __enter__(self) -> None:
         self.started_at = self._clock.monotonic()
@@ -143,18 +145,18 @@ class CallTimer:
 
     def age(self, now: float) -> float:
         """Return the age of the call under way in seconds; 0 if there is none."""
-        started_at = self.started_at
+        started_at = self.started_at  # Read it once: another thread may end the call meanwhile.
         return 0.0 if started_at is None else max(now - started_at, 0.0)
 
 
 class LoopLiveness:
-    """Times at which a worker's loops last moved. Its sources may be replaced when the worker opens its store."""
+    """Times at which a worker's loops last moved. All values may be read from any thread, once ``bind`` was called."""
 
     lag: Callable[[], float]
-    """Returns the largest delay of the loop in seconds since the last call; 0 or less if there was none."""
+    """Returns the largest delay of the event loop since the last call, in seconds; 0 or less if it was never late."""
 
     unready: Callable[[], str | None]
-    """Returns why the worker claims nothing new, if so. Callable from any thread."""
+    """Returns why the worker claims no new jobs; ``None`` if it claims."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -167,13 +169,13 @@ class LoopLiveness:
         refused_since: Callable[[], float | None],
         unready: Callable[[], str | None],
     ) -> None:
-        """Set the sources.
+        """Set the functions and timers that this object reads. A worker does so each time that it opens its store.
 
         Args:
-            moved_at_by_loop: Functions that return when a loop last moved, by loop.
-            calls: Timers of the loops' calls to the store, by loop.
+            moved_at_by_loop: By name of a loop, a function that returns the monotonic time at which it last moved.
+            calls: By name of a loop, the timer of its calls to the store; at least ``claiming`` and ``settling``.
             lag: See the attribute.
-            refused_since: Returns since when the store refuses the heartbeater's writes.
+            refused_since: Returns the monotonic time since which the store has failed each heartbeat, if it has.
             unready: See the attribute.
 
         """
@@ -184,47 +186,48 @@ class LoopLiveness:
         self.unready = unready
 
     def ages(self) -> dict[str, float]:
-        """Return, by loop, the seconds since it moved or since its call to the store started; 0 if it is idle."""
+        """Return, by loop, the seconds since it moved, or since its current call to the store started (else 0)."""
         now = self._clock.monotonic()
         ages = {name: max(now - moved_at(), 0.0) for name, moved_at in self._moved_at_by_loop.items()}
         return ages | {name: call.age(now) for name, call in self._calls.items()}
 
     def refused(self) -> dict[str, float]:
-        """Return, by loop, for how many seconds the store has returned only errors. Wake-ups fall back to polling."""
+        """Return, by loop, for how many seconds the store has returned only errors.
+
+        The loop that waits for wake-ups is left out, because a worker without wake-ups polls.
+        """
         refused_since = {name: self._calls[name].refused_since for name in ("claiming", "settling")}
         now = self._clock.monotonic()
         refused_since["heartbeat"] = self._heartbeat_refused_since()
-        return {
-            name: max(now - refused_at, 0.0) for name, refused_at in refused_since.items() if refused_at is not None
-        }
+        return {name: max(now - since, 0.0) for name, since in refused_since.items() if since is not None}
 
     @property
     def heard(self) -> float | None:
         """Monotonic time of the store's last answer to a claim or settlement; ``None`` before the first."""
-        answered = (self._calls["claiming"].answered_at, self._calls["settling"].answered_at)
-        return max((time for time in answered if time is not None), default=None)
+        answer_times = (self._calls["claiming"].answered_at, self._calls["settling"].answered_at)
+        return max((time for time in answer_times if time is not None), default=None)
 
     @property
     def claimed(self) -> bool:
-        """Whether a claim has been answered, so that the worker counts as started."""
+        """Whether a claim has succeeded, so that the worker counts as started."""
         return self._calls["claiming"].answered_at is not None
 
 
 class WorkerControls(msgspec.Struct, frozen=True):
-    """Functions of a worker for the process around it."""
+    """Functions of a worker that the process around it calls."""
 
     liveness: LoopLiveness
     quiet: Callable[[bool], None]
-    """True: claim nothing new, let running jobs go on, and return unstarted ones to the queue. False: claim again.
-    May be repeated. Call it on the worker's own loop."""
+    """With True: claims no new jobs, continues the running ones, and returns unstarted ones to the queue. With False:
+    claims again. May be repeated. Call it on the worker's own loop."""
     set_tasks: Callable[[tuple[str, ...] | None], None]
-    """Claim jobs of these tasks from now on. Call it on the worker's own loop."""
+    """Sets the tasks whose jobs are claimed from now on; ``None`` means all. Call it on the worker's own loop."""
     held: Callable[[], list[Lease]]
-    """Returns all current leases. Callable from any thread; release them only as the last write of the process."""
+    """Returns all current leases. Callable from any thread. Only a process that exits next may release them."""
     give_up: Callable[[], None]
-    """Emits an event for each outcome that the store has not recorded. Callable from any thread, as the last call."""
+    """Emits an event for each outcome that the store has not recorded. Callable from any thread, before the exit."""
     renewal_reason: Callable[[], str | None]
-    """Returns the limit that the worker has reached, if any: its process then exits, and another replaces it."""
+    """Returns the limit that the worker has reached; ``None`` if it has not. Its process then exits and is replaced."""
 
 
 def read_timings(environ: Mapping[str, str]) -> Timings:
@@ -240,9 +243,9 @@ def read_timings(environ: Mapping[str, str]) -> Timings:
 
 
 def log_by_default(events: Events) -> None:
-    """Log the events unless they have a listener; to stderr unless the program has configured logging."""
+    """Log the events, unless they already have a listener. Log to stderr, unless the program has configured logging."""
     if not events.wants(WorkerStarted):
-        # Imported here: it takes 10 ms, and a worker with its own listeners does not need it.
+        # These imports are here, because they take 10 ms and a worker with listeners does not need them.
         from stowhand.observe.listener import LogListener
         from stowhand.observe.logs import configure_unless_configured
 
@@ -250,16 +253,16 @@ def log_by_default(events: Events) -> None:
         LogListener(events)
 
 
-_inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
+_is_inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
 
 
 def is_inside_worker() -> bool:
     """Return whether the caller runs in an attempt, or was started by one."""
-    return _inside.get()
+    return _is_inside.get()
 
 
 def refuse_inside(operation: str) -> None:
-    """Raise Misuse if the caller runs in an attempt, or was started by one."""
+    """Raise Misuse if the caller runs in an attempt, or was started by one. ``operation``: its name in the message."""
     if is_inside_worker():
         raise Misuse(
             f"{operation} was called inside an attempt, which would keep its slot while it waits; with one slot it"
@@ -269,9 +272,9 @@ def refuse_inside(operation: str) -> None:
 
 @contextmanager
 def inside_a_worker() -> Iterator[None]:
-    """Mark the block, and the tasks and threads started in it, as inside a worker."""
-    token = _inside.set(True)
+    """Mark the block, and the asyncio tasks and threads started in it, as inside a worker."""
+    token = _is_inside.set(True)
     try:
         yield
     finally:
-        _inside.reset(token)
+        _is_inside.reset(token)
