@@ -1,4 +1,4 @@
-"""The store of an App: its arguments, checked at once, and the stores made from them."""
+"""The store of an App: its arguments, which are checked when the App is created, and the stores made from them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ from stowhand.stores.url import MEMORY_URL, open_store, store_url
 
 
 class AppStore:
-    """An App's arguments about its store. Raises ConfigurationError."""
+    """An App's arguments about its store, and the maker of its stores.
+
+    An App names its store by a URL, an object or a connection pool. Otherwise the environment or the settings file
+    names it.
+    """
 
     def __init__(self, url: object, store: object, keywords: StoreKeywords) -> None:
+        """Check the arguments. Raises ConfigurationError if they are invalid or exclude each other."""
         if store is not None and (url is not None or keywords):
             raise ConfigurationError("App: store excludes a URL and options of a store; give one or the other")
         if url is not None and keywords.get("pool") is not None:
@@ -31,19 +36,25 @@ class AppStore:
         self._options = store_options(keywords)
         own_url = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
-        """Store object for all loops; ``None`` if each loop has its own store."""
+        """Store object for all event loops; ``None`` if each loop has its own store."""
         if self._options.pool is not None:
             own_url = _url_of_pool(self._options.pool)
         elif self.object is not None:
             own_url = _url_of_store(self.object)
         is_object = self.object is not None or own_url == MEMORY_URL
+        # These are only the options that the App names, because others may come from the environment.
         options = {name: getattr(self._options, name) for name in keywords if name not in ("pool", "preset")}
-        if (preset := keywords.get("preset")) is not None:
+        preset = keywords.get("preset")
+        if preset is not None:
             options["preset"] = _read_preset(preset)
         self.own = OwnStore(url=own_url, made=is_object, options=options)
+        """The arguments, as the settings of a worker process read them."""
         if is_object and self.object is None:
-            self.object = store_at(*read_store(self.own))
+            # In memory, each store has jobs of its own. So all loops share one.
+            memory_url, memory_options = read_store(self.own)
+            self.object = store_at(memory_url, memory_options)
         self._adopted: tuple[str, StoreOptions] | None = None
+        """URL and options of the store of this process's worker, if the App uses it."""
 
     @property
     def preset(self) -> str:
@@ -53,27 +64,36 @@ class AppStore:
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
         """Use the store of this process's worker, unless the App names another. Return whether it is used."""
-        is_used = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
-        if is_used:
-            self._adopted = url, options
-        return is_used
+        if self.object is not None:
+            return False
+        if self.own.url is not None and not same_store(url, self.own.url, os.environ):
+            return False
+        self._adopted = url, options
+        return True
 
     @property
     def maker_to_read(self) -> Callable[[], QueueStore] | None:
-        """Function that makes a read-only store; ``None`` if a store object was passed."""
+        """Function that makes a read-only store; ``None`` if the App has a store object."""
         return partial(self.make, read_only=True) if self.object is None else None
 
     def make(self, *, read_only: bool = False) -> QueueStore:
-        """Return a store that is not connected yet, or the store object that was passed."""
+        """Return a store that is not connected yet, or the App's store object. Raises ConfigurationError."""
         if self.object is not None:
             return self.object
-        url, options = self._adopted or read_store(self.own)
-        pool = None if self._adopted else self._options.pool
+        if self._adopted is not None:
+            url, options = self._adopted
+            pool = None
+        else:
+            url, options = read_store(self.own)
+            pool = self._options.pool
         options = msgspec.structs.replace(options, pool=pool, read_only=read_only or options.read_only)
-        return store_at(url, options) if pool is None else open_store("postgresql://", options)
+        if pool is None:
+            return store_at(url, options)
+        return open_store("postgresql://", options)  # The pool determines the database, not the URL.
 
 
 def _read_url(url: object) -> str:
+    """Return the App's first argument as the URL of a store. Raises ConfigurationError."""
     if isinstance(url, str):
         try:
             return store_url(url)
@@ -86,7 +106,10 @@ def _read_url(url: object) -> str:
 
 
 def checked_store(caller: str, store: Any) -> QueueStore:
-    """Check a store object. ``caller``: the call that takes it, for errors. Raises ConfigurationError."""
+    """Return a store object, if it is a store of jobs. Raises ConfigurationError.
+
+    ``caller``: the name of the call that takes it, for the message.
+    """
     if isinstance(store, str):
         raise ConfigurationError(
             f"{caller}: store= takes a store object, not a URL; write App('…'), or open_store('…')"
@@ -103,13 +126,14 @@ def checked_store(caller: str, store: Any) -> QueueStore:
 
 
 def _url_of_store(store: QueueStore) -> str:
+    """Return a URL that names the kind of a store object."""
     from stowhand.stores.sqlite.queue.memory import MemoryStore
 
     return MEMORY_URL if isinstance(store, MemoryStore) else f"{OBJECT_SCHEME}:{type(store).__qualname__}"
 
 
 def _url_of_pool(pool: object) -> str:
-    """Return the database of an application's pool as a URL, because other processes make their own connections."""
+    """Return the URL of a pool's database. Other processes use it, because they cannot share the pool."""
     from stowhand.stores.database.borrowed_pool import BorrowedPool
 
     return BorrowedPool(pool, prepared=True).address.url
