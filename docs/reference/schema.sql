@@ -1997,7 +1997,7 @@ declare
 begin
   select array_agg(j.serial), array_agg(j.id) into _names, _ids from "stowhand".live j
     where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- Use one update: a separate one for each of a hundred heads was half of the cost of their claim.
+  -- All rows are written by one update: an update for each of a hundred heads was half of the cost of their claim.
   update "stowhand".serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null
@@ -2411,13 +2411,14 @@ declare
 begin
   perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- This is `holds` inline, as a claim may meet a hundred held serial keys.
+  -- The key is held, locked or new. `_lost`: its holder no longer counts. (This is `holds` inline, because a claim may
+  -- meet a hundred held keys.)
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
     into _held, _lost from "stowhand".serials q where q.name = _name;
   if not found then
-    -- This is the first use of the key. The try-lock keeps two claims from waiting for each other's row, or forever in
-    -- a deadlock.
+    -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
+    -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
     if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
     insert into "stowhand".serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
@@ -2575,6 +2576,12 @@ CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden te
     LANGUAGE plpgsql
     AS $$
 declare
+  -- _next is the next scout or hint, which starts a round of at most _page places of its priority. In this round,
+  -- _seen places were visited, and _vain of them gave no job. _full: the round had _page places, so there may be more.
+  -- _place is the place that the walk has reached.
+  --
+  -- _held are keys that were found held. _passed are scouts of these keys, and of keys that this claim takes: they may
+  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim.
   _began timestamptz := clock_timestamp();
   _page int := 32;
   _seen int;
@@ -2610,8 +2617,8 @@ begin
     _vain := 0;
     if _next.run_at <= _at then
       for _place in
-        -- Two short ordered scans are merged by a sort of their rows. Over the union itself, the planner would sort all
-        -- of it.
+        -- Two short ordered scans are merged by a sort of their rows. Without a limit in each of them, the planner
+        -- would sort all scouts and hints. Whether a job is for this claim (`ours`) is known of a scout, not of a hint.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -2646,6 +2653,7 @@ begin
               _vain := _vain - 1;
             else
               _dull := _dull || _place.serial;
+              -- The hint has led to no job. It may be outdated, and later claims would follow it again.
               if not _place.scout then perform "stowhand".refresh_hint(_place.serial, _at); end if;
             end if;
             continue;
@@ -2655,6 +2663,7 @@ begin
       end loop;
     end if;
     _full := _seen = _page;
+    -- Most of the round was in vain: go from key to key if there are few keys, otherwise read large pages.
     if _full and _vain > _seen / 2 and _page < 1000 then
       _few := "stowhand".walk_names(_tasks, _forbidden, _queues, _excluded, _at, names || _held || _dull, 100,
                                   _bound_priority, _bound_run_at, _bound_id);
@@ -2671,14 +2680,15 @@ begin
       end if;
       _page := 1000;
     end if;
-    -- A few scouts are cheaper to pass again than to write.
+    -- Absorb the passed scouts, unless they are few: it costs less to pass a few again than to write them. After these
+    -- writes, walk on only if this claim has no job yet.
     if _page = 1000 and cardinality(_passed) > 50 then
       perform "stowhand".absorb(_passed, names);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
     if not _full then
-      -- The other jobs of this priority are not due.
+      -- The other jobs of this priority are not due: go on with the next priority.
       select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
     elsif _page = 32 then
       _page := least(greatest(_limit, 10) * 2, 1000);
@@ -3467,6 +3477,7 @@ begin
           and "stowhand".takes(_queues, _excluded, j.queue)
         order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
+      -- This is the earliest job of its priority. If it is due, no job of a later priority precedes it.
       if _next.run_at <= _at then
         if _best.id is null or _best.run_at > _at
             or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
@@ -3475,6 +3486,7 @@ begin
         exit;
       end if;
       if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
+      -- The other jobs of this priority are not due either, so go on behind them.
       _from := (_next.priority, 'infinity', 9223372036854775807)::"stowhand".place;
     end loop;
     exit when _only;
@@ -3665,8 +3677,10 @@ declare
   _head bigint;
   _place "stowhand".place;
 begin
-  -- Use new statements from here on, as they must see what the last holder of the key has committed. Usually all jobs
-  -- of a key are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Since the key's row was locked, new statements are used: they see what the last holder of the key has committed.
+  -- The first of them serves the usual case: all jobs of the key are of one task, and its first job is due. The task is
+  -- the only one if the first and the last job by task have the same. (`resets + 0`: the job is found by its id, see
+  -- claim.sql.)
   select j.id into _head from "stowhand".live j
     where j.id = (
         select f.id from (
@@ -3683,7 +3697,8 @@ begin
       and "stowhand".takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
-  for _ in 1..10 loop  -- other transactions may hold the first ones
+  -- Another transaction may have locked the first jobs, for example to cancel them. So try ten jobs.
+  for _ in 1..10 loop
     _place := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from "stowhand".live j

@@ -1,17 +1,28 @@
--- Serial keys. The row in `serials` is the lock. It is locked before a job of the key is chosen, and the key is held
--- until that job leaves processing. (SKIP LOCKED on jobs alone does not keep the order, as measured.) Producers never
--- touch it. A paused serial key is also held: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). A
--- claim must find the next key without reading millions of jobs of busy keys:
---   * A waiting job with a serial key is a scout. Scouts are in the index live_scouts, in the order of claims.
---   * A claim that passes many scouts in vain goes from key to key instead, if there are few keys.
---   * If there are many keys, it absorbs the scouts of held keys: the jobs and the row of the key are marked `absorbed`.
---     This happens under the lock of that row. A job stays absorbed until its serial key or its state changes.
---   * Whatever frees an absorbed key computes its hint, in a new statement under that lock: the position of its first
---     due job, or of its earliest one. A claim merges scouts and hints.
--- So a waiting job of a free key is a scout, or the hint of its key is no later than the time at which the job is due.
+-- Serial keys: jobs with the same key run one at a time, in order.
 --
--- A holder counts only while its job holds the lease: a job that was deleted or changed by hand holds nothing. A claim
+-- Each key has a row in `serials`, which a claim locks before it chooses a job of the key. The claim then makes this
+-- job the holder of the key (`holder_id`, `holder_token`), until the job leaves processing. (SKIP LOCKED on the jobs
+-- alone does not keep the order, as measured.) An enqueue does not touch the row. A paused key is held too, once no job
+-- of it runs: its holder is the pair (-1, the nil uuid) (operate.sql).
+--
+-- A holder counts only while its job has that token. A job that was deleted or changed by hand holds nothing. A claim
 -- frees such a key when it finds it, and maintenance frees the others (`free_lost_serials`).
+--
+-- A claim must find the next free key without reading millions of waiting jobs of held keys:
+--   * A waiting job with a serial key is a scout, unless it is absorbed. The index live_scouts has all scouts, in the
+--     order of claims: priority, run_at, id. A place is a position in this order.
+--   * If a claim passes many scouts without taking a job, and there are few keys, it goes from key to key instead
+--     (`walk_names`).
+--   * If there are many keys, the claim absorbs the scouts of held keys: it marks the jobs, and the row of their key,
+--     as `absorbed`, under the lock of that row. So later claims do not read them. A job stays absorbed until its
+--     serial key or its state changes.
+--   * A transaction that frees an absorbed key computes its hint, in a new statement under the same lock: the place of
+--     the key's first due job, or of its earliest one if none is due. A claim merges scouts and hints.
+-- So each waiting job of a free key is found in time: it is a scout, or its key has a hint that is no later than the
+-- time at which the job is due.
+--
+-- Parameters of most functions: `_tasks`, the tasks to claim (NULL: all); `_forbidden`, flags that a job may not have;
+-- `_queues` and `_excluded`, see `takes` (claim.sql); `_at`, the store's time. Nothing here raises an error of its own.
 
 -- Return whether this job is processing under this token.
 create or replace function {schema}.holds(_id bigint, _token uuid) returns boolean
@@ -19,8 +30,8 @@ language sql stable as $$
   select exists (select from {schema}.live j where j.id = _id and j.token = _token)
 $$;
 
--- Make a job a scout again when its serial key or state changes, whichever statement changes it. By its name, this is the
--- last BEFORE trigger.
+-- Make a job a scout again when its serial key or state changes. It is a trigger, because any statement may change
+-- them, also one of a user. BEFORE triggers run in the order of their names: zz_absorbed sees what the others changed.
 create or replace function {schema}.reset_absorbed() returns trigger
 language plpgsql as $$
 begin
@@ -38,8 +49,9 @@ begin
     execute function {schema}.reset_absorbed();
 end $$;
 
--- Return the first due job of these tasks of a serial key after `_after`; if none is due, the earliest one. Tasks and
--- priorities are visited one by one, so a million jobs that are not due, or of other tasks, cost one step.
+-- Return the place of the first due job of a serial key after `_after`, of these tasks; if none is due, of the earliest
+-- one. Tasks and priorities are visited one by one, each by one step in an index. So a million jobs of another task, or
+-- a million jobs of one priority that are not due, cost one step.
 create or replace function {schema}.serial_head(
   _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _after {schema}.place default null
 ) returns {schema}.place
@@ -72,6 +84,7 @@ begin
           and {schema}.takes(_queues, _excluded, j.queue)
         order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
+      -- This is the earliest job of its priority. If it is due, no job of a later priority precedes it.
       if _next.run_at <= _at then
         if _best.id is null or _best.run_at > _at
             or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
@@ -80,6 +93,7 @@ begin
         exit;
       end if;
       if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
+      -- The other jobs of this priority are not due either, so go on behind them.
       _from := (_next.priority, 'infinity', 9223372036854775807)::{schema}.place;
     end loop;
     exit when _only;
@@ -87,6 +101,7 @@ begin
   return _best;
 end $$;
 
+-- Compute the hint of a free key anew. A row that would not change is not written. The caller has locked the row.
 create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -100,7 +115,8 @@ begin
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
 
--- Absorb scouts of serial keys that are held, or that this claim is about to hold.
+-- Absorb these scouts, as far as their keys are held or are among `_taken`, which this claim is about to hold. Keys
+-- and jobs that another transaction has locked are left out: they stay scouts, and a later claim may absorb them.
 create or replace function {schema}.absorb(_scouts bigint[], _taken text[]) returns void
 language plpgsql as $$
 declare
@@ -118,8 +134,8 @@ begin
     for update skip locked));
 end $$;
 
--- Lock the row of a key if it is free. Return 'free' (this transaction has the lock), 'held' (a job of it is
--- processing, or it is paused) or 'locked' (by another transaction).
+-- Lock the row of a key if the key is free; create a missing row. Return 'free' (this transaction has locked the row),
+-- 'held' (a job of the key is processing, or the key is paused) or 'locked' (by another transaction).
 create or replace function {schema}.open_serial(_name text, _at timestamptz) returns text
 language plpgsql as $$
 declare
@@ -128,13 +144,14 @@ declare
 begin
   perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- This is `holds` inline, as a claim may meet a hundred held serial keys.
+  -- The key is held, locked or new. `_lost`: its holder no longer counts. (This is `holds` inline, because a claim may
+  -- meet a hundred held keys.)
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
     into _held, _lost from {schema}.serials q where q.name = _name;
   if not found then
-    -- This is the first use of the key. The try-lock keeps two claims from waiting for each other's row, or forever in
-    -- a deadlock.
+    -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
+    -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
     if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
     insert into {schema}.serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
@@ -146,7 +163,8 @@ begin
   return case when found then 'free' else 'locked' end;
 end $$;
 
--- Lock and return the head of a serial key whose row this claim has locked; NULL if the key has no job for this claim.
+-- Lock and return the head, the first due job, of a serial key whose row this claim has locked. Return NULL if the key
+-- has no job for this claim.
 create or replace function {schema}.take_head(
   _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz
 ) returns bigint
@@ -155,8 +173,10 @@ declare
   _head bigint;
   _place {schema}.place;
 begin
-  -- Use new statements from here on, as they must see what the last holder of the key has committed. Usually all jobs
-  -- of a key are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Since the key's row was locked, new statements are used: they see what the last holder of the key has committed.
+  -- The first of them serves the usual case: all jobs of the key are of one task, and its first job is due. The task is
+  -- the only one if the first and the last job by task have the same. (`resets + 0`: the job is found by its id, see
+  -- claim.sql.)
   select j.id into _head from {schema}.live j
     where j.id = (
         select f.id from (
@@ -173,7 +193,8 @@ begin
       and {schema}.takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
-  for _ in 1..10 loop  -- other transactions may hold the first ones
+  -- Another transaction may have locked the first jobs, for example to cancel them. So try ten jobs.
+  for _ in 1..10 loop
     _place := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from {schema}.live j
@@ -187,7 +208,8 @@ begin
   return null;
 end $$;
 
--- Return the first serial key after this name that has a waiting job; the first of all if `_name` is NULL.
+-- Return the first serial key after this name that has a waiting job; the first of all if `_name` is NULL. Each case
+-- has a query of its own, because a condition that allows both could not be answered by a step in the index.
 create or replace function {schema}.next_name(_name text) returns text
 language plpgsql as $$
 begin
@@ -201,8 +223,8 @@ begin
     order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
 end $$;
 
--- Return the free serial keys that have a due job before the bound, without those in `_but`, in the order of their
--- heads. Return NULL if there are more than `_most` keys to visit, free or held.
+-- Return the free serial keys that have a due job up to the bound, in the order of their heads. Keys in `_but` are left
+-- out. Return NULL if more than `_most` keys have waiting jobs, free or held: then it costs too much to visit each.
 create or replace function {schema}.walk_names(
   _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _but text[], _most int,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint
@@ -232,8 +254,9 @@ begin
   return null;
 end $$;
 
--- Return at most one job of each free serial key, at most `_limit` in all, and none after `_bound_*` in the order. The
--- rows of their keys in `serials` stay locked until the commit. `unfinished`: the walk was cut short, so call again.
+-- Return the heads of free serial keys: at most one job of each key, at most `_limit` in all, and none after the place
+-- `_bound_*` (NULL: no bound). Return their keys too, whose rows stay locked until the commit. `unfinished`: the time
+-- was up before a job was found, so the caller claims again.
 create or replace function {schema}.pick_heads(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
@@ -241,6 +264,12 @@ create or replace function {schema}.pick_heads(
 )
 language plpgsql as $$
 declare
+  -- _next is the next scout or hint, which starts a round of at most _page places of its priority. In this round,
+  -- _seen places were visited, and _vain of them gave no job. _full: the round had _page places, so there may be more.
+  -- _place is the place that the walk has reached.
+  --
+  -- _held are keys that were found held. _passed are scouts of these keys, and of keys that this claim takes: they may
+  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim.
   _began timestamptz := clock_timestamp();
   _page int := 32;
   _seen int;
@@ -276,8 +305,8 @@ begin
     _vain := 0;
     if _next.run_at <= _at then
       for _place in
-        -- Two short ordered scans are merged by a sort of their rows. Over the union itself, the planner would sort all
-        -- of it.
+        -- Two short ordered scans are merged by a sort of their rows. Without a limit in each of them, the planner
+        -- would sort all scouts and hints. Whether a job is for this claim (`ours`) is known of a scout, not of a hint.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -312,6 +341,7 @@ begin
               _vain := _vain - 1;
             else
               _dull := _dull || _place.serial;
+              -- The hint has led to no job. It may be outdated, and later claims would follow it again.
               if not _place.scout then perform {schema}.refresh_hint(_place.serial, _at); end if;
             end if;
             continue;
@@ -321,6 +351,7 @@ begin
       end loop;
     end if;
     _full := _seen = _page;
+    -- Most of the round was in vain: go from key to key if there are few keys, otherwise read large pages.
     if _full and _vain > _seen / 2 and _page < 1000 then
       _few := {schema}.walk_names(_tasks, _forbidden, _queues, _excluded, _at, names || _held || _dull, 100,
                                   _bound_priority, _bound_run_at, _bound_id);
@@ -337,14 +368,15 @@ begin
       end if;
       _page := 1000;
     end if;
-    -- A few scouts are cheaper to pass again than to write.
+    -- Absorb the passed scouts, unless they are few: it costs less to pass a few again than to write them. After these
+    -- writes, walk on only if this claim has no job yet.
     if _page = 1000 and cardinality(_passed) > 50 then
       perform {schema}.absorb(_passed, names);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
     if not _full then
-      -- The other jobs of this priority are not due.
+      -- The other jobs of this priority are not due: go on with the next priority.
       select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
     elsif _page = 32 then
       _page := least(greatest(_limit, 10) * 2, 1000);
@@ -358,7 +390,8 @@ begin
   end loop;
 end $$;
 
--- Hold the serial keys of the picked heads. The other keys that this claim has locked stay free.
+-- Make the picked heads the holders of their serial keys. `_heads` are all heads that this claim has locked. The claim
+-- has picked other jobs before some of them: their keys stay free, and need a hint if they are absorbed.
 create or replace function {schema}.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -368,7 +401,7 @@ declare
 begin
   select array_agg(j.serial), array_agg(j.id) into _names, _ids from {schema}.live j
     where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- Use one update: a separate one for each of a hundred heads was half of the cost of their claim.
+  -- All rows are written by one update: an update for each of a hundred heads was half of the cost of their claim.
   update {schema}.serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null
