@@ -129,7 +129,7 @@ def test_run_finds_items_of_an_app_and_of_another_file(call: Stowhand, folder: P
     other = folder / "other"
     other.write_text("0 5 * * * hello ?id=from_other\n")
     assert call("cron", "run", "from_other", "--crontab", other).code == 0
-    assert "there are" in call("cron", "run", "from_other").err
+    assert "available: hello, yearly" in call("cron", "run", "from_other").err
     bad = call("cron", "run", "x", "--crontab", folder / "missing")
     assert (bad.code, "No such file" in bad.err) == (2, True)
     payloads = [json.dumps(row["payload"]) for row in call("jobs", "list", "--json").rows()]

@@ -390,7 +390,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         (["list", "nowhere"], 2, "no module named 'nowhere'"),
         (["list", "{}:flwo"], 2, "did you mean 'flow'?"),
         (["list", "{}:first"], 2, "a function, not Flow"),
-        (["jobs", "{}", "--queue", "frist"], 2, "flow 'demo' has no queue 'frist'; did you mean 'first'? there are"),
+        (["jobs", "{}", "--queue", "frist"], 2, "flow 'demo' has no queue 'frist'; did you mean 'first'? Available:"),
         (["jobs", "{}", "--key", "userId"], 2, "write it with =, as in name=value"),
         (["jobs", "{}", "--key", "text=1"], 2, "'text' is no lookup attribute; it has: userId"),
         (["jobs", "{}", "--key", "userId=1", "--failed"], 2, "omit --queue and --failed"),

@@ -70,7 +70,7 @@ def test_sqlite_has_no_default_number_of_attempts_and_nothing_is_written(call: S
     file = tmp_path / "new.db"
     refused = call("migrate", "-c", f"sqlite:///{file}", "--default-attempts", 5)
     assert refused.code == 2
-    assert "a setting of a PostgreSQL schema" in refused.err
+    assert "only a PostgreSQL schema stores a default number of attempts" in refused.err
     assert not refused.out
     assert not file.exists()
 

@@ -194,7 +194,7 @@ async def test_reads_use_read_only_connections_and_changes_those_of_the_app(url:
     store = await app.open(install=True)
     async with app:
         job = await store.jobs.enqueue(NewJob(task="send"))
-        with pytest.raises(StoreError, match=r"readonly|looked at"):
+        with pytest.raises(StoreError, match=r"readonly|reading only"):
             await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
         app.opened.clear()
         browser = Browser(mounted_board(app, Events()), visitor=Visitor("ann", frozenset(Right)))

@@ -380,7 +380,7 @@ def test_an_app_works_on_a_lent_store_without_scheduling(
 
     run(go())
     shared_server.take_back(url)
-    assert "not scheduled here" in caplog.text
+    assert "not scheduled, because the store is remote" in caplog.text
 
 
 def test_tls_is_checked_against_the_certificates_that_are_named(run: Run, tmp_path: Path) -> None:
