@@ -154,7 +154,7 @@ def child_state(child: Job) -> str:
 
 
 def job_object(details: FlowJobDetails) -> dict[str, Any]:
-    """Return the job for JSON. ``job`` has all attributes. ``stands`` is the position, or ``null``."""
+    """Return the job for JSON. ``job`` has all attributes. The key ``stands`` has the position, or ``null``."""
     view = details.view
     subject = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": details.paused}
     return {"job": details.job, **subject, "stands": details.position, "children": details.children}

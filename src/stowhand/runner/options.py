@@ -184,7 +184,7 @@ def _read_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 
 def _fields(struct: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a struct by field. ``None`` stands for the default, unless the option may be ``None``."""
+    """Return the options of a struct by field. ``None`` means the default, unless the option may be ``None``."""
     fields = {}
     for field, option in options_of(struct).items():
         name = option.name if option.name in options else field
