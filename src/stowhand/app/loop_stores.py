@@ -25,30 +25,30 @@ class LoopStores:
         self._make = make
         self._traced = traced
         self.reader = self if make_to_read is None else LoopStores(make_to_read, traced)
-        self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
+        self._open: dict[asyncio.AbstractEventLoop, QueueStore] = {}
         self._unconnected: QueueStore | None = None
 
     async def open(self, *, install: bool = False) -> QueueStore:
         """Connect on this event loop, if not connected yet. ``install``: whether an absent schema is installed."""
         loop = asyncio.get_running_loop()
-        opening = self._stores.get(loop)
+        store = self._open.get(loop)
+        return await self._open_on(loop, install=install) if store is None else store
+
+    async def _open_on(self, loop: asyncio.AbstractEventLoop, *, install: bool) -> QueueStore:
+        opening = self._opening.get(loop)
         if opening is None:
-            for closed_loop in [other_loop for other_loop in self._stores if other_loop.is_closed()]:
-                del self._stores[closed_loop]
-            opening = self._stores[loop] = loop.create_task(self._connect(install=install))
-        elif opening.done() and not opening.cancelled() and opening.exception() is None:
-            return opening.result()
-        try:
-            # Shielded: other tasks may wait for the same connection.
-            return await asyncio.shield(opening)
-        finally:
-            if opening.done() and (opening.cancelled() or opening.exception() is not None):
-                self._stores.pop(loop, None)
+            for closed_loop in [other_loop for other_loop in {**self._open, **self._opening} if other_loop.is_closed()]:
+                self._open.pop(closed_loop, None)
+                self._opening.pop(closed_loop, None)
+            opening = self._opening[loop] = loop.create_task(self._connect(loop, install=install))
+            opening.add_done_callback(lambda _: self._opening.pop(loop, None))
+        # Shielded: other tasks may wait for the same connection.
+        return await asyncio.shield(opening)
 
     def opened(self) -> QueueStore | None:
         """Return the store of this event loop; ``None`` if it is not open yet."""
-        opening = self._stores.get(asyncio.get_running_loop())
-        return opening.result() if opening is not None and opening.done() else None
+        return self._open.get(asyncio.get_running_loop())
 
     def any_store(self) -> QueueStore:
         """Return a store that need not be open, for calls on the caller's connection."""
@@ -64,15 +64,18 @@ class LoopStores:
         """Close the connections of this event loop. Idempotent."""
         if self.reader is not self:
             await self.reader.close()
-        opening = self._stores.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            await (await opening).close()
+        loop = asyncio.get_running_loop()
+        if (opening := self._opening.get(loop)) is not None:
+            await opening
+        if (store := self._open.pop(loop, None)) is not None:
+            await store.close()
 
-    async def _connect(self, *, install: bool) -> QueueStore:
+    async def _connect(self, loop: asyncio.AbstractEventLoop, *, install: bool) -> QueueStore:
         store = self._traced(self._make())
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
             await store.close()  # some connections may be open already
             raise
+        self._open[loop] = store
         return store
