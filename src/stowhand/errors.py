@@ -38,8 +38,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
+from typing import NoReturn, TypeVar
 
-from stowhand.hints import find_advice, find_equivalents
+from stowhand.hints import FOREIGN_NAMES, NAMES_BY_FOREIGN_NAME, find_advice, find_equivalents
+
+T = TypeVar("T")
 
 __all__ = [
     "ConfigurationError",
@@ -279,17 +282,34 @@ def suggest(word: object, known: Iterable[str]) -> str:
     return f"; available: {shown}"
 
 
-def unknown_attribute(owner: object, name: str) -> AttributeError:
-    """Return the error for an unknown attribute, with a hint if another library has it.
+class _ForeignAttribute:
+    """Attribute that another library has and the class has not: reading it raises AttributeError with the hint."""
 
-    Python itself adds the nearest attribute of the object.
+    __slots__ = ("_hint", "_name")
+
+    def __init__(self, name: str, hint: str) -> None:
+        self._name, self._hint = name, hint
+
+    def __get__(self, owner: object, kind: type) -> NoReturn:
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}; {self._hint}")
+
+
+def explain_foreign_attributes(kind: type[T]) -> type[T]:
+    """Class decorator: an attribute that other libraries have, and ``kind`` has not, raises AttributeError with a hint.
+
+    A ``__getattr__`` could do this, but it slows every access to every attribute down.
     """
-    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    attributes = dir(type(owner))
-    if (advice := find_advice(name, attributes)) is not None:
-        return AttributeError(f"{text}; {advice}")
-    equivalents = " or ".join(f"'.{attribute}'" for attribute in find_equivalents(name, attributes))
-    return AttributeError(f"{text}; did you mean {equivalents}?" if equivalents else text)
+    attributes = frozenset(dir(kind))
+    foreign_names = FOREIGN_NAMES - attributes
+    for name in foreign_names:
+        hint_text = find_advice(name, attributes)
+        equivalents = [f"'.{ours}'" for ours in NAMES_BY_FOREIGN_NAME.get(name, ()) if ours in attributes]
+        if hint_text is None and equivalents:
+            hint_text = f"did you mean {' or '.join(equivalents)}?"
+        if hint_text is not None:
+            setattr(kind, name, _ForeignAttribute(name, hint_text))
+    kind.__dir__ = lambda self: sorted(set(object.__dir__(self)) - foreign_names)  # type: ignore[method-assign]
+    return kind
 
 
 def _near(word: object, known: Collection[str], min_similarity: float, synonyms: Mapping[str, str]) -> list[str]:

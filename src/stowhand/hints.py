@@ -37,7 +37,7 @@ _FOREIGN_NAMES = {
     "new_job": "s si signature message",
     "add_job": "send_task configure_task",
     "cron": "periodic periodic_task add_periodic_task on_after_configure crontab beat schedule every",
-    "job": "asyncresult",
+    "job": "AsyncResult",
     "id": "job_id task_id message_id",
     "result": "get get_result wait_result return_value",
     "state": "status ready successful failed",
@@ -122,6 +122,7 @@ NAMES_BY_FOREIGN_NAME: dict[str, list[str]] = {}
 for _ours, _theirs in _FOREIGN_NAMES.items():
     for _word in _theirs.split():
         NAMES_BY_FOREIGN_NAME.setdefault(_word, []).append(_ours)
+FOREIGN_NAMES = frozenset(NAMES_BY_FOREIGN_NAME) | {theirs for theirs, _ in _ADVICE}
 
 
 def find_equivalents(word: object, known: Collection[str]) -> list[str]:

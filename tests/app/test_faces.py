@@ -63,7 +63,7 @@ def add_send(app: App) -> Any:
 
 
 def methods(face: type) -> set[str]:
-    return {name for name in dir(face) if not name.startswith("_") and callable(getattr(face, name))}
+    return {name for name in dir(face) if not name.startswith("_") and callable(getattr(face, name, None))}
 
 
 def parameters(method: Callable[..., object]) -> list[tuple[str, object, object]]:

@@ -13,7 +13,7 @@ from stowhand import App, NewJob, Retry, WorkerOptions
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.cli.program import root
 from stowhand.cli.program import run as run_command
-from stowhand.errors import StowhandError, unknown_attribute
+from stowhand.errors import StowhandError
 from stowhand.hints import NAMES_BY_FOREIGN_NAME
 from stowhand.query import JobFilter, Search
 from stowhand.tasks.context import Context
@@ -190,10 +190,15 @@ def test_a_name_of_another_library_is_answered_with_the_app(name: str) -> None:
 
 
 def test_an_attribute_that_no_library_has_is_answered_as_python_does() -> None:
-    assert str(unknown_attribute(task(), "zzz")) == "'Task' object has no attribute 'zzz'"
     with pytest.raises(AttributeError) as caught:
         task().enqeue("a")
     assert (caught.value.name, str(caught.value)) == ("enqeue", "'Task' object has no attribute 'enqeue'")
+
+
+def test_completion_shows_no_attribute_of_another_library() -> None:
+    assert {"enqueue", "options"} <= set(dir(task()))
+    assert not {"delay", "apply_async", "retry"} & set(dir(task()))
+    assert not hasattr(task(), "delay")
 
 
 def test_a_variable_is_answered_with_ours() -> None:

@@ -45,7 +45,7 @@ from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
-from stowhand.errors import ConfigurationError, InvalidJob, unknown_attribute
+from stowhand.errors import ConfigurationError, InvalidJob, explain_foreign_attributes
 from stowhand.events import Events, Settled
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
@@ -85,6 +85,7 @@ _REFUSED_IN_IMMEDIATE = (
 )
 
 
+@explain_foreign_attributes
 class App:
     """Declares tasks, enqueues their jobs, and makes workers that run them.
 
@@ -144,11 +145,6 @@ class App:
         self._handlers: builtins.list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """Recurring items that ``cron`` declared."""
-
-    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
-
-        def __getattr__(self, name):
-            raise unknown_attribute(self, name)
 
     # -- declaring -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, over
 
 from stowhand.app.portal import Portal, SyncMethod
 from stowhand.app.results import listed
-from stowhand.errors import ConfigurationError, unknown_attribute
+from stowhand.errors import ConfigurationError, explain_foreign_attributes
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
@@ -29,6 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@explain_foreign_attributes
 class Sync:
     """Calls the App's asynchronous methods and waits for them, from any number of threads.
 
@@ -43,11 +44,6 @@ class Sync:
     def __init__(self, app: App) -> None:
         self._app = app
         self._portal = Portal(app.close)
-
-    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
-
-        def __getattr__(self, name):
-            raise unknown_attribute(self, name)
 
     @overload
     def enqueue(

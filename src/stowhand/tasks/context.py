@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from stowhand.errors import ConfigurationError, Misuse, a_type, unknown_attribute
+from stowhand.errors import ConfigurationError, Misuse, a_type, explain_foreign_attributes
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
@@ -74,6 +74,7 @@ def no_connection() -> AbstractAsyncContextManager[Any]:
     raise ConfigurationError("no connection to borrow: this handler has no PostgreSQL store")
 
 
+@explain_foreign_attributes
 class Context:
     """The running attempt of a job, passed to a task that has a parameter annotated ``Context``.
 
@@ -90,12 +91,6 @@ class Context:
         self._new_logger = new_logger
         self._connect = connect
         self._logger: JobLogger | None = None
-
-    # Type checkers do not see this method, because they would accept every attribute of a class that has it.
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            raise unknown_attribute(self, name)
 
     @property
     def job(self) -> Job:

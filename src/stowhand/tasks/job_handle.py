@@ -19,7 +19,7 @@ from stowhand.errors import (
     Misuse,
     ResultNotKept,
     UnknownJob,
-    unknown_attribute,
+    explain_foreign_attributes,
 )
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.failed_attempts import FailedAttempt
@@ -66,11 +66,6 @@ class JobFields:
 
     def __init__(self, last_read: Job | EnqueuedJob) -> None:
         self.last_read = last_read
-
-    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
-
-        def __getattr__(self, name):
-            raise unknown_attribute(self, name)
 
     @property
     def job(self) -> Job:
@@ -126,6 +121,7 @@ class JobFields:
         return f"<job {self.id} of {self.task!r}, {state}>"
 
 
+@explain_foreign_attributes
 class JobHandle(JobFields, Generic[R_co]):
     """Handle of an enqueued job. It has the fields of a ``Job``, as last read.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from stowhand.errors import explain_foreign_attributes
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job
 from stowhand.protocols.queue_store import Answer
@@ -24,6 +25,7 @@ class LoopThread(Protocol):
         """
 
 
+@explain_foreign_attributes
 class SyncJobHandle(JobFields, Generic[R_co]):
     """Handle of a job for code without an event loop. Each method waits for the method of a ``JobHandle``.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 import msgspec
 
-from stowhand.errors import InvalidJob, Misuse, a_type, unknown_attribute
+from stowhand.errors import InvalidJob, Misuse, a_type, explain_foreign_attributes
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Raisable
@@ -55,6 +55,7 @@ class TaskProducer(Protocol):
         """Enqueue any number of jobs in one transaction; return their ids."""
 
 
+@explain_foreign_attributes
 class ConfiguredTask(Generic[P, R_co]):
     """A task together with the options that its next jobs will have."""
 
@@ -62,11 +63,6 @@ class ConfiguredTask(Generic[P, R_co]):
         self._definition = definition
         self._producer = producer
         self._template = template or definition.template
-
-    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
-
-        def __getattr__(self, name):
-            raise unknown_attribute(self, name)
 
     @property
     def name(self) -> str:
@@ -317,6 +313,7 @@ class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
         return f"<task {self.name!r}>"
 
 
+@explain_foreign_attributes
 class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
     """A task whose first parameter is a Context. A direct call passes one; enqueue calls leave it out."""
 
