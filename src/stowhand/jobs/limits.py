@@ -23,10 +23,10 @@ _MAX_LENGTHS = {field.name: field.limits[1] for field in FIELDS if field.kind is
 _MIN_VALUES = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
 _OPTIONAL_FIELDS = tuple(name for name in (*_MAX_LENGTHS, *_MIN_VALUES) if name not in ("task", "priority"))
 _USUAL_VALUES = (
-    (None,) * len(_OPTIONAL_FIELDS),
     tuple(DEFAULT_QUEUE if name == "queue" else None for name in _OPTIONAL_FIELDS),
+    (None,) * len(_OPTIONAL_FIELDS),
 )
-"""Frequent values, which need no check. An App names the queue of each job, which is usually the default one."""
+"""Frequent values, the most frequent first, which need no check. An App names the queue of each job."""
 _optional_of = attrgetter(*_OPTIONAL_FIELDS)
 MAX_TASK_CHARACTERS = _MAX_LENGTHS["task"]
 MAX_SERIAL_CHARACTERS = _MAX_LENGTHS["serial"]

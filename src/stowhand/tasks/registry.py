@@ -187,7 +187,8 @@ class Registry:
         """
         if job.task in limits.BUILT_IN_TASKS:
             return job
-        job = self._with_queue(job)
+        if job.queue is None:
+            job = self._with_queue(job)
         if not self.middleware.on_enqueue:
             return job
         changed_job = self._with_queue(limits.check(self.middleware.apply_on_enqueue(job)))

@@ -166,7 +166,7 @@ def new_job(job: NewJob, row: Row) -> Job:
         attempts=0,
         max_attempts=max_attempts,
         max_resets=job.max_resets,
-        flags=tuple(dict.fromkeys(job.flags)),
+        flags=tuple(dict.fromkeys(job.flags)) if job.flags else (),
         created_at=created_at,
         updated_at=created_at,
         queue=queue or DEFAULT_QUEUE,

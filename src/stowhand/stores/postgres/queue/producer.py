@@ -124,7 +124,8 @@ class Producer:
         try:
             async for chunk in chunks:
                 for job in chunk:
-                    limits.refuse_repeated_key(job, keys)
+                    if job.key is not None:
+                        limits.refuse_repeated_key(job, keys)
                 if writing is not None:
                     ids.extend(await writing)
                 writing = asyncio.create_task(self.write(connection, chunk))
