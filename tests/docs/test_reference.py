@@ -47,18 +47,22 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def test_the_page_of_settings_is_the_table_of_settings() -> None:
     shown, there = rows(read("settings.md")), dict(commands(root, "stowhand"))
-    assert shown.keys() - PRESETS.keys() == SETTINGS.keys()
+    assert shown.keys() - PRESETS.keys() >= SETTINGS.keys()
     for name, setting in SETTINGS.items():
-        _, options, variable, _, _, _, default, meaning = shown[name]
-        flags = set(re.findall(r"`(-[\w-]+)`", options))
-        assert flags == ({*setting.short, setting.flag} if setting.on != "settings" else set())
-        place = "stowhand serve" if setting.on == "serve" else "stowhand worker"
-        assert flags <= options_of(there[place]), f"{place} has not all of: {options}"
-        assert variable == f"`{setting.variables[0]}`"
-        said, _, in_python = default.partition(" (in Python ")
-        assert said == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
+        _, default, meaning = shown[name]
+        assert setting.variables[0] == f"STOWHAND_{name.upper()}", "the page says so"
+        also = re.search(r" Also ((?:`-[\w-]+`(?:, )?)+)\.", meaning)
+        flags = {f"--{name.replace('_', '-')}", *(re.findall(r"`(-[\w-]+)`", also[1]) if also else ())}
+        if setting.on == "settings":
+            assert " No option." in meaning
+        else:
+            assert flags == {*setting.short, setting.flag}, name
+            place = "stowhand serve" if setting.on == "serve" else "stowhand worker"
+            assert flags <= options_of(there[place]), f"{place} has not all of: {flags}"
+        text, _, in_python = default.partition(" (in Python ")
+        assert text == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
         assert in_python in ("", f"`{setting.field}={setting.default}`)")
-        assert meaning == setting.doc
+        assert meaning.startswith(setting.doc)
     for name, values in PRESETS.items():
         for field, value in values.items():
             (setting,) = (setting for setting in SETTINGS.values() if setting.field == field)
@@ -70,7 +74,7 @@ def test_the_tables_of_settings_are_made_of_the_options() -> None:
     made = settings_page.made()
     assert settings_page.MADE.findall(read("settings.md")) == [made], "run scripts/settings-page"
     for keyword in {*StoreKeywords.__annotations__, *WorkerKeywords.__annotations__} - {*CronSources.__annotations__}:
-        assert f"| `{keyword}` |" in made, keyword
+        assert f"`{keyword}`" in made, keyword
     for option in RunnerOptions.__annotations__:
         assert f"`{option}`" in f"{made}{read('runner.md')}", option
 

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/settings.md, made of the options that the structs declare.
+"""Writes the tables of docs/reference/settings.md from the options that the structs declare.
 
 `python -m tests.support.settings_page` (scripts/settings-page) writes them anew.
 """
@@ -20,50 +20,70 @@ from stowhand.runner.options import RunnerOptions
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 MADE = re.compile(r"(?<=<!-- made by scripts/settings-page -->\n).*?(?=\n<!-- to here -->)", re.DOTALL)
 SECTIONS = {
-    "The store": ("a keyword of `App(…)`, a field of `StoreOptions`", (StoreSettings, StoreOptions)),
-    "The worker": ("a keyword of `app.worker(…)`, a field of `WorkerOptions`", (WorkerOptions,)),
-    "The process": ("a keyword of `App(…)`", (WorkerSettings,)),
+    "The store": (
+        "In Python: a keyword of `App(…)` or a field of `StoreOptions`, with the same name.",
+        (StoreSettings, StoreOptions),
+    ),
+    "The worker": (
+        "In Python: a keyword of `app.worker(…)` or a field of `WorkerOptions`, with the same name.",
+        (WorkerOptions,),
+    ),
+    "The process": ("Not in Python and not in the runner: a program does this itself.", (WorkerSettings,)),
 }
 KEYWORDS = {*StoreKeywords.__annotations__, *WorkerKeywords.__annotations__}
 RUNNERS = {"connection": "connection_string", "pool": "pg_pool"}
-"""Where the runner has a name of its own."""
-HEAD = f"| setting | option | variable | in Python | runner | value | default | meaning |\n|{'---|' * 8}"
+"""Names of the runner that differ."""
+HEAD = "| setting | default | meaning |\n|---|---|---|"
 
 
 def made() -> str:
-    """What stands between the marks."""
+    """Return the text between the marks."""
     parts = []
     for title, (python, structs) in SECTIONS.items():
         lines = [_row(option, struct) for struct in structs for option in options_of(struct).values()]
-        parts.append("\n".join((f"### {title}\n\n*In Python*: {python}.\n", HEAD, *lines)))
+        parts.append("\n".join((f"### {title}\n\n{python}\n", HEAD, *lines)))
     presets = "\n".join(f"| `{name}` | {', '.join(_preset(values)) or 'nothing'} |" for name, values in PRESETS.items())
     return "\n\n".join((*parts, f"### Presets\n\n| preset | sets |\n|---|---|\n{presets}"))
 
 
 def _row(option: Option, struct: type) -> str:
-    python = (
-        option.field if option.field in KEYWORDS and (struct is not WorkerSettings or option.name == "preset") else ""
-    )
-    names = (RUNNERS.get(option.field, ""), option.name, option.field)
-    # A process has settings of the same names (``crontab``, ``tasks``), which are other things there.
-    runner = next(
-        (name for name in names if name in RunnerOptions.__annotations__ and struct is not WorkerSettings), ""
-    )
     default = option.unset or (f"`{said}`" if (said := option.said_default) else "-")
     if isinstance(option, Switch) and option.negated:
         default += f" (in Python `{option.field}={option.default}`)"
-    is_setting = option.on != "python"
-    cells = [
-        _code(option.name) if is_setting else "-",
-        ", ".join(map(_code, _spellings(option))) if option.on not in ("python", "settings") else "-",
-        _code(option.variables[0]) if is_setting else "-",
-        _code(python),
-        _code(runner),
-        values(option, struct),
-        default,
-        option.doc,
-    ]
-    return f"| {' | '.join(cells)} |"
+    name = option.field if option.on == "python" else option.name
+    value = "" if (said := values(option, struct)) == "text" else f"Value: {said}."
+    meaning = " ".join(filter(None, (option.doc, value, *_places(option, struct))))
+    return f"| `{name}` | {default} | {meaning} |"
+
+
+def _places(option: Option, struct: type) -> Iterator[str]:
+    """Yield a sentence for each place that has the option under another name than its section says, or not at all."""
+    is_process = struct is WorkerSettings
+    if option.on == "settings":
+        yield "No option."
+    elif option.on != "python" and (others := [name for name in _spellings(option) if name != _usual_flag(option)]):
+        yield f"Also {', '.join(map(_code, others))}."
+    is_keyword = option.field in KEYWORDS and (not is_process or option.name == "preset")
+    runner = _name_in_runner(option) if not is_process else ""
+    if option.on == "python":
+        where = "" if not runner else " and the runner" if runner == option.field else f" and the runner (`{runner}`)"
+        yield f"Only in Python{where}."
+        return
+    if is_keyword == is_process:
+        yield "Also in Python." if is_keyword else "Not in Python."
+    elif is_keyword and option.field != option.name:
+        yield f"In Python `{option.field}`."
+    if not is_process and runner != option.name:
+        yield f"In the runner `{runner}`." if runner else "Not in the runner."
+
+
+def _usual_flag(option: Option) -> str:
+    return f"--{option.name.replace('_', '-')}"
+
+
+def _name_in_runner(option: Option) -> str:
+    names = (RUNNERS.get(option.field, ""), option.name, option.field)
+    return next((name for name in names if name in RunnerOptions.__annotations__), "")
 
 
 def _spellings(option: Option) -> Iterator[str]:
