@@ -14,7 +14,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import DROPPED_RESULT, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.producer import JobStanding, Results
+from stowhand.protocols.producer import JobStatus, Results
 from stowhand.protocols.queue_store import QueueStore, Reschedule, require_part
 from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs
@@ -31,9 +31,9 @@ class Counted:
     def __init__(self, inner: Results) -> None:
         self.inner = inner
         self.asked = 0
-        self.min_pause, self.hear, self.retention = inner.min_pause, inner.hear, inner.retention
+        self.min_pause, self.wait_for_commit, self.retention = inner.min_pause, inner.wait_for_commit, inner.retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStatus]:
         self.asked += 1
         return await self.inner.ask(job_ids)
 
@@ -52,12 +52,12 @@ def results_of(store: QueueStore) -> Results:
     return require_part(store, "results", store.results)
 
 
-async def heard(poll: ResultPoll, job: Job) -> JobStanding:
+async def heard(poll: ResultPoll, job: Job) -> JobStatus:
     async with asyncio.timeout(HEARD):
         return await poll.end(job.id, job.revision)
 
 
-async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[JobStanding]:
+async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[JobStatus]:
     """Somebody waits for it, and the store was asked."""
     waiter = asyncio.create_task(heard(poll, job))
     assert isinstance(poll.results, Counted)
@@ -79,12 +79,12 @@ async def test_a_waiter_receives_the_outcome_of_an_attempt(harness: StoreHarness
         if state is State.ERRORED:
             await harness.pass_time(3600.0)
             await harness.settle(await harness.take(), COMPLETED)
-        standing = await waiter
+        status = await waiter
     after = await harness.job(job.id)
-    assert standing.applied(job).result == after.result == ({"n": 1} if result else None)
-    assert (standing.state, standing.attempts, standing.last_error) == (after.state, after.attempts, after.last_error)
-    assert (standing.started_at, standing.finished_at) == (after.started_at, after.finished_at)
-    assert (standing.revision, standing.replaced, standing.is_known) == (0, None, True)
+    assert status.applied(job).result == after.result == ({"n": 1} if result else None)
+    assert (status.state, status.attempts, status.last_error) == (after.state, after.attempts, after.last_error)
+    assert (status.started_at, status.finished_at) == (after.started_at, after.finished_at)
+    assert (status.revision, status.replaced, status.is_known) == (0, None, True)
 
 
 async def test_a_retry_does_not_end_a_wait(harness: StoreHarness) -> None:
@@ -126,12 +126,12 @@ async def test_a_waiter_receives_an_end_by_hand(harness: StoreHarness, how: str)
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, job)
         await act(harness, job)
-        standing = await waiter
-    assert (standing.state, standing.is_known) == (state, True)
-    assert standing.is_replaced(job.revision) is (how == "a newer revision")
+        status = await waiter
+    assert (status.state, status.is_known) == (state, True)
+    assert status.is_replaced(job.revision) is (how == "a newer revision")
 
 
-async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> JobStanding:
+async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> JobStatus:
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, job)
         await take_away()
@@ -143,9 +143,9 @@ async def test_a_waiter_receives_the_failure_by_too_many_resets(harness: StoreHa
     lease = await harness.start(max_resets=0)
     await harness.pass_time(LEASE + 10.0)
     job = await harness.job(lease.job_id)
-    standing = await heard_of_lost(harness, lambda: harness.heartbeats.reset_stalled(1.0), job)
-    assert standing.state is State.FAILED
-    assert "died" in (standing.last_error or "")
+    status = await heard_of_lost(harness, lambda: harness.heartbeats.reset_stalled(1.0), job)
+    assert status.state is State.FAILED
+    assert "died" in (status.last_error or "")
 
 
 @needs("admin")
@@ -163,8 +163,8 @@ async def test_a_waiter_receives_a_cancellation_at_the_release(harness: StoreHar
                 case _:
                     await harness.store.admin.force_unlock_workers(["w1"])
 
-        standing = await heard_of_lost(harness, take_away, await harness.job(lease.job_id))
-        assert standing.state is State.CANCELED, way
+        status = await heard_of_lost(harness, take_away, await harness.job(lease.job_id))
+        assert status.state is State.CANCELED, way
 
 
 async def test_what_has_ended_before_is_answered_at_once(harness: StoreHarness) -> None:
@@ -178,7 +178,7 @@ async def test_a_deleted_job_differs_from_one_that_never_existed(harness: StoreH
     job = await harness.in_state(State.CANCELED)
     await harness.store.admin.remove(job.id)
     async with waiting(harness.store) as poll:
-        assert await heard(poll, job) == JobStanding(job.id)
+        assert await heard(poll, job) == JobStatus(job.id)
         never = await heard(poll, msgspec.structs.replace(job, id=job.id + 1000))
         assert (never.state, never.is_known) == (None, False)
 
@@ -189,7 +189,7 @@ async def test_without_a_history_a_job_that_completed_is_nowhere(forgetful_harne
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, await harness.job(lease.job_id))
         await harness.settle(lease)
-        assert await waiter == JobStanding(lease.job_id)
+        assert await waiter == JobStatus(lease.job_id)
         assert await poll.results.retention() is None
 
 
@@ -246,11 +246,11 @@ async def test_a_thousand_jobs_that_end_together_are_few_questions(harness: Stor
         waiters = [first, *(asyncio.create_task(heard(poll, claim.record)) for claim in claims[1:])]
         await asyncio.sleep(0)
         await harness.store.settle([(claim.lease, COMPLETED) for claim in claims])
-        standings = [await waiter for waiter in waiters]
+        statuses = [await waiter for waiter in waiters]
         assert isinstance(poll.results, Counted)
         assert poll.results.asked <= 40
-    assert [standing.job_id for standing in standings] == ids
-    assert {standing.state for standing in standings} == {State.COMPLETED}
+    assert [status.job_id for status in statuses] == ids
+    assert {status.state for status in statuses} == {State.COMPLETED}
 
 
 async def test_a_cancelled_waiter_does_not_affect_the_others(harness: StoreHarness) -> None:

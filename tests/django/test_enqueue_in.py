@@ -113,7 +113,7 @@ def test_a_failed_transaction_raises_djangos_error(alias: str, app: App) -> None
 
 @pytest.mark.usefixtures("site")
 def test_in_a_test_in_memory_the_job_exists_after_the_commit() -> None:
-    app = App(store=MemoryStore(hears_commits=True))
+    app = App(store=MemoryStore(supports_enqueue_in=True))
     tell = declared(app)
     with transaction.atomic():
         tell.enqueue_in(connection, "a")

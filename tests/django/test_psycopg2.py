@@ -85,7 +85,7 @@ def test_the_job_commits_or_rolls_back_with_its_transaction(queue: PostgresOnCon
 def test_the_schema_can_be_installed_on_djangos_connection(queue: PostgresOnConnection, connection: Any) -> None:
     other = PostgresOnConnection(connection.cursor, lambda: connection, StoreOptions(schema="of psycopg2"))
     other.install()
-    assert other.live() == 0
+    assert other.count_unfinished() == 0
     enqueue(connection, NewJob(task=TASK), "of psycopg2")
-    assert other.live() == 1
+    assert other.count_unfinished() == 1
     connection.rollback()

@@ -83,7 +83,7 @@ def test_executions_are_counted_by_how_they_ended(run: Run, place: str) -> None:
                 await asyncio.sleep(0.01)
             await flow.halt()
             assert not shop.ended("second"), "nobody has served it"
-            flow.monitor.on_look.append(lambda counts: flow.monitor.stop())
+            flow.monitor.on_counts.append(lambda counts: flow.monitor.stop())
             await run_all(flow.monitor)
 
     run(story())
@@ -142,12 +142,12 @@ def test_a_monitor_reports_its_errors_and_the_jobs_it_has_reset(run: Run) -> Non
     looks: list[tuple[int, int]] = []
 
     def looked(counts: Sequence[QueueCount]) -> None:
-        looks.append((counts[0].waiting, monitor.returned))
+        looks.append((counts[0].waiting, monitor.reset_jobs))
         if len(looks) == 2:
             monitor.stop()
 
-    monitor.on_look.append(looked)
-    monitor.on_trouble.append(troubles.append)
+    monitor.on_counts.append(looked)
+    monitor.on_failed_round.append(troubles.append)
     run(monitor.run())
     assert looks == [(2, 3), (4, 6)]
     assert [str(error) for error in troubles] == ["gone", "gone"]

@@ -26,8 +26,8 @@ class Sent:
         (made,) = await self._together(lambda: [job])
         return made
 
-    async def _together(self, board: TakeJobs) -> Sequence[Job]:
-        jobs = board()
+    async def _together(self, take_jobs: TakeJobs) -> Sequence[Job]:
+        jobs = take_jobs()
         self.statements.append([job.task for job in jobs])
         await self.go.wait()
         return [

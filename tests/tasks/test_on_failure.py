@@ -101,9 +101,9 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
 
 
 def test_max_attempts_of_an_app_applies_to_these_jobs() -> None:
-    from stowhand.protocols.store import whole
+    from stowhand.protocols.store import with_max_attempts
 
-    job = whole(NewJob(task="t", on_failure=NewJob(task="told")), 7)
+    job = with_max_attempts(NewJob(task="t", on_failure=NewJob(task="told")), 7)
     assert job.on_failure is not None
     assert (job.max_attempts, job.on_failure.max_attempts) == (7, 7)
 

@@ -268,10 +268,10 @@ def monitor_flow(target: str, once: bool, as_json: bool, **option_values: Any) -
 
         def show(counts: Sequence[QueueCount]) -> None:
             if as_json:
-                subject = {"flow": flow.name, "at": wall_clock(), "returned": monitor.returned}
+                subject = {"flow": flow.name, "at": wall_clock(), "reset_jobs": monitor.reset_jobs}
                 click.echo(json_line({**subject, "queues": list(counts)}))
                 return
-            heading = monitor_heading(flow.name, flow.engine.description, monitor.returned)
+            heading = monitor_heading(flow.name, flow.engine.description, monitor.reset_jobs)
             lines = [*queue_lines(flow.shape, counts, Counter()), sum_line(counts)]
             screen.show([heading, "", *table(queue_columns(counts, with_declaration=False), lines)])
 
@@ -279,8 +279,8 @@ def monitor_flow(target: str, once: bool, as_json: bool, **option_values: Any) -
             await monitor.sweep()
             show(await monitor.counts())
             return
-        monitor.on_look.append(show)
-        monitor.on_trouble.append(lambda error: core_logger().error(f"No update: {error}"))
+        monitor.on_counts.append(show)
+        monitor.on_failed_round.append(lambda error: core_logger().error(f"No update: {error}"))
         await run_all(monitor, grace=LAST_UPDATE_SECONDS)
 
     with_flow(flow, watch)

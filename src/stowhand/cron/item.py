@@ -193,7 +193,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         zone = self._zone
         shown = zone.latest_wall(start - 1)
         wall = calendar.next(shown + 1, zone.latest_wall(stop - 1) + 1)
-        return None if wall is None else zone.reach(wall)
+        return None if wall is None else zone.first_minute(wall)
 
     def _is_due_by(self, match: Match, minute: int) -> bool:
         result: object = match(self._date(minute))

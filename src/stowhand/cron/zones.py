@@ -1,8 +1,7 @@
 """Time zones: conversion between minutes of a local wall clock and real minutes.
 
-Real minutes and wall minutes are whole numbers, counted as in `fields.py`; real ones by a clock that shows UTC. Seconds
-of an offset are cut off (Monrovia until 1972). So local time is real time plus a whole offset, and a year is a sequence
-of *spans* with one offset each.
+Real minutes and wall minutes are whole numbers, counted as in `fields.py`. Real minutes are UTC. Offsets are rounded
+down to whole minutes, which only affects dates before 1973. A year is a sequence of *spans* with one offset each.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from stowhand.cron.fields import MINUTES_PER_DAY
 from stowhand.errors import hint
 
 FIRST_MINUTE = date(2, 1, 1).toordinal() * MINUTES_PER_DAY
-"""The first supported real minute. The offset of a zone may lead to an earlier wall minute."""
+"""The first supported real minute. A wall minute may be earlier, by the offset of its zone."""
 LAST_MINUTE = date(9998, 1, 1).toordinal() * MINUTES_PER_DAY
 _MAX_WALL_DISTANCE = 2 * MINUTES_PER_DAY
-"""Offsets are less than a day in either direction."""
+"""Maximum difference between two wall times of one real minute: an offset is less than a day either way."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -32,7 +31,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Zone:
-    """A time zone. It computes the offsets of a year once."""
+    """A time zone. The spans of each year are computed once."""
 
     def __init__(self, name: str, info: tzinfo) -> None:
         self.name = name
@@ -53,7 +52,7 @@ class Zone:
         return minute + next(self.spans(minute)).offset
 
     def latest_wall(self, minute: int) -> int:
-        """Return the latest local time that was shown up to this real minute, even if the clock was set back."""
+        """Return the latest wall minute shown up to this real minute. If the clock was set back, it shows less now."""
         walls = []
         for span in self.spans(max(minute - _MAX_WALL_DISTANCE, FIRST_MINUTE)):
             if span.start > minute:
@@ -61,8 +60,8 @@ class Zone:
             walls.append(min(span.stop - 1, minute) + span.offset)
         return max(walls)
 
-    def reach(self, wall: int) -> int:
-        """Return the first real minute at which the local clock shows ``wall``, or has just skipped it."""
+    def first_minute(self, wall: int) -> int:
+        """Return the first real minute at which the local clock shows ``wall``, or has skipped it."""
         for span in self.spans(max(wall - MINUTES_PER_DAY, FIRST_MINUTE)):
             minute = max(span.start, wall - span.offset)
             if minute < span.stop:
@@ -88,7 +87,7 @@ class Zone:
                 yield Span(at, end, offset)
 
     def _split(self, low: int, high: int, edges: list[tuple[int, int]]) -> None:
-        """Add the change of the offset in (low, high]. No zone ever changed twice within four days."""
+        """Append the change of the offset in (low, high], if any. Zones change at most once within four days."""
         old, new = edges[-1][1], self._offset(high)
         if old == new:
             return

@@ -37,7 +37,7 @@ class Install(Operation):
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Remove the tables if this is the first migration. Otherwise older workers use the newer schema."""
         for database in databases_of(schema_editor.connection.alias) if self.first else ():
-            if live := database.jobs.live():
+            if live := database.jobs.count_unfinished():
                 raise IrreversibleError(
                     f"{live} jobs are not finished in DATABASES[{database.alias!r}]; before removing the tables, let a"
                     " worker run these jobs, or remove them (manage.py stowhand jobs)"

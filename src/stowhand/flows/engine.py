@@ -34,7 +34,7 @@ def grouped(call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> Callable[[
         return answer
 
     return GroupCommit(
-        alone, lambda board: call(board()), _is_refusal, lambda error, _: error, size=lambda _: 1
+        alone, lambda take_jobs: call(take_jobs()), _is_refusal, lambda error, _: error, size=lambda _: 1
     ).enqueue
 
 
@@ -104,7 +104,7 @@ class Engine(Protocol):
     """Whether a job that is retried at once runs before the waiting jobs."""
 
     @property
-    def hear(self) -> Callable[[], Awaitable[object]] | None:
+    def wait_for_commit(self) -> Callable[[], Awaitable[object]] | None:
         """Function that returns after a commit since its last call; ``None`` if the store cannot notice commits."""
 
     @property
@@ -114,7 +114,7 @@ class Engine(Protocol):
     async def open(self) -> Sequence[str]:
         """Connect and check. Return warnings to log. Raises StoreUnreachable, SchemaError, ConfigurationError."""
 
-    async def take(self) -> None:
+    async def claim_queues(self) -> None:
         """Claim the queues for this flow, before jobs are created or executed.
 
         Raises ConfigurationError where a queue belongs to another flow."""

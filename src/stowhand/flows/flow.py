@@ -256,7 +256,9 @@ class Flow:
         raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
 
     def _poll(self) -> SharedPoll[str, FlowJobView | None]:
-        return SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING_SECONDS, hear=self.engine.hear)
+        return SharedPoll(
+            self._ended, SystemClock(), spacing=RESULT_SPACING_SECONDS, wait_for_commit=self.engine.wait_for_commit
+        )
 
     async def _ended(self, job_ids: Sequence[str]) -> dict[str, FlowJobView | None]:
         """Return those of the jobs that have ended or do not exist."""
@@ -419,7 +421,7 @@ class Flow:
         """Connect, and start every worker. Raise ConfigurationError if a queue belongs to another flow."""
         await self.open()
         with suppress(StoreError):  # every worker takes its queue too, and waits until an outage ends
-            await self.engine.take()
+            await self.engine.claim_queues()
         for worker in self.workers:
             worker.start()
 

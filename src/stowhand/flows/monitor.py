@@ -14,7 +14,7 @@ from stowhand.jobs.durations import Duration, seconds
 INTERVAL_SECONDS = 1.0
 DEFAULT_POSITIONS = 100
 MAX_SEARCHED_JOBS = 1_000_000
-"""Number of jobs of each state that are searched for a job."""
+"""Maximum number of jobs of each state that ``position_of`` reads."""
 
 
 class FlowMonitor:
@@ -25,6 +25,7 @@ class FlowMonitor:
     """
 
     serves = True
+    """``run_all`` stops it when the routines that it serves have ended."""
 
     def __init__(self, engine: Engine, interval: Duration = INTERVAL_SECONDS, clock: Clock | None = None) -> None:
         self.interval = interval
@@ -33,12 +34,12 @@ class FlowMonitor:
         self._tick = asyncio.Event()
         self.failures = 0
         """Number of consecutive failed rounds of ``run``."""
-        self.returned = 0
+        self.reset_jobs = 0
         """Number of jobs of lost workers reset so far."""
-        self.on_look: list[Callable[[Sequence[QueueCount]], None]] = []
-        """Called with the counts of each round of ``run``."""
-        self.on_trouble: list[Callable[[StoreError], None]] = []
-        """Called with the error of each round of ``run`` that failed."""
+        self.on_counts: list[Callable[[Sequence[QueueCount]], None]] = []
+        """Functions called after each round of ``run`` with the new counts."""
+        self.on_failed_round: list[Callable[[StoreError], None]] = []
+        """Functions called after each failed round of ``run`` with its error."""
 
     @property
     def interval(self) -> float:
@@ -52,7 +53,9 @@ class FlowMonitor:
         except ValueError as error:
             raise ConfigurationError(f"monitor: interval: {error}") from None
         if not interval_seconds > 0:
-            raise ConfigurationError(f"monitor: an interval of {value!r}; give more than 0 s")
+            raise ConfigurationError(
+                f"monitor: interval: {value!r} is not more than 0; use a number of seconds above 0"
+            )
         self._interval = interval_seconds
 
     async def counts(self) -> Sequence[QueueCount]:
@@ -63,7 +66,7 @@ class FlowMonitor:
         """Return the next jobs of a queue from position 1, its running jobs, and its delayed jobs."""
         self._engine.shape.find_queue(queue)
         if type(limit) is not int or limit < 1:
-            raise ConfigurationError(f"limit: {limit!r} given; give a whole number from 1")
+            raise ConfigurationError(f"limit: got {limit!r}; use a whole number from 1")
         return await self._engine.positions(queue, limit)
 
     async def position_of(self, queue: str, job_id: str) -> tuple[Position | None, bool]:
@@ -75,12 +78,12 @@ class FlowMonitor:
 
     async def sweep(self) -> int:
         """Reset the jobs of lost workers. Return their number."""
-        returned = await self._engine.sweep()
-        self.returned += returned
-        return returned
+        number = await self._engine.sweep()
+        self.reset_jobs += number
+        return number
 
     async def run(self) -> None:
-        """Sweep and count every ``interval`` seconds until ``stop``, through outages."""
+        """Sweep and count every ``interval`` seconds until ``stop``. A failed round does not end it."""
         self._stopping.clear()
         await self._engine.open()
         while not self._stopping.is_set():
@@ -90,17 +93,17 @@ class FlowMonitor:
                 self.failures = 0
             except StoreError as error:
                 self.failures += 1
-                for on_error in self.on_trouble:
-                    on_error(error)
+                for callback in self.on_failed_round:
+                    callback(error)
             else:
-                for callback in self.on_look:
-                    callback(counts)
+                for on_counts in self.on_counts:
+                    on_counts(counts)
             timer = self._clock.call_later(self._interval, self._tick.set)
             await self._tick.wait()
             self._tick.clear()
             timer.cancel()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop ``run`` soon."""
+        """Stop ``run`` after the round under way. ``now`` has no effect: a round is short."""
         self._stopping.set()
         self._tick.set()

@@ -24,29 +24,30 @@ COMPLETED_WITHOUT_RESULT = Complete()
 
 
 def from_returned(value: object) -> Outcome:
-    """Return the outcome of a returned value: an outcome made safe to store, or ``Complete`` with any other value.
+    """Return the outcome of a returned value: ``Complete``, or the returned outcome with texts that can be stored.
 
-    A value that cannot be inspected (a dangling proxy, a reason whose ``__str__`` exits) is an error of the handler.
+    A value that cannot be inspected (a proxy of a deleted object, a reason whose ``__str__`` raises SystemExit) is an
+    error of the handler.
     """
     if value is None:
         return COMPLETED_WITHOUT_RESULT
     try:
-        return _read(value)
+        return _safe_outcome(value)
     except BaseException as error:  # noqa: BLE001 - boundary: it ends this attempt, not the process
-        error.__suppress_context__ = True  # our own context would confuse the handler's author
+        error.__suppress_context__ = True  # the context is code of this package, not of the handler
         return from_error(error)
 
 
-def _read(value: object) -> Outcome:
+def _safe_outcome(value: object) -> Outcome:
     match value:
         case Complete():
             return value
         case Retry(error, delay, payload, error_class):
             message, remaining_payload = _check_payload(_safe_text(error, "retry requested"), payload)
-            return Retry(message, delay, remaining_payload, _safe_class(error_class))
+            return Retry(message, delay, remaining_payload, _clean_error_class(error_class))
         case Fail(error, poison, payload, error_class):
             message, remaining_payload = _check_payload(_safe_text(error, "failed"), payload)
-            return Fail(message, poison, remaining_payload, _safe_class(error_class))
+            return Fail(message, poison, remaining_payload, _clean_error_class(error_class))
         case Cancel(reason):
             return Cancel(_safe_text(reason, "canceled"))
         case Snooze(delay):
@@ -59,11 +60,11 @@ def _read(value: object) -> Outcome:
 
 
 def from_raised(raised: RaisableOutcome, limit: int = MAX_ERROR_BYTES) -> Outcome:
-    """Return a raised outcome as if it had been returned.
+    """Return the outcome that a handler raised.
 
-    The text and the class of the error that it was raised ``from`` follow its own text. The traceback, cause and
-    context of the instance are cleared, because a program may raise the same instance repeatedly. ``limit`` is as in
-    ``describe``.
+    If it was raised ``from`` an error, that error's text is appended to its own, and its class is used. The traceback,
+    cause and context of the instance are cleared, because a program may raise the same instance repeatedly. ``limit``
+    is as in ``describe``.
     """
     cause = raised.__cause__
     raised.__traceback__ = raised.__cause__ = raised.__context__ = None
@@ -91,7 +92,7 @@ def from_error(error: BaseException, limit: int = MAX_ERROR_BYTES) -> Outcome:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether the chain of causes contains NonRetryable or Misuse.
+    """Return whether the chain of causes contains NonRetryable, UndecodablePayload or Misuse.
 
     A Misuse that the handler caught counts only as an explicit cause (``raise … from``).
     """
@@ -137,7 +138,7 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseException]:
-    """Yield the error, its causes and contexts, and the members of groups; each once, even in a cycle."""
+    """Yield the error, its causes and contexts, and the members of exception groups. Each is yielded once."""
     seen: set[int] = set()
     remaining: list[BaseException] = [error]
     while remaining:
@@ -154,14 +155,14 @@ def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseExcep
             remaining.append(current.__context__)
 
 
-def _safe_class(error_class: object) -> str | None:
+def _clean_error_class(error_class: object) -> str | None:
     if error_class is None:
         return None
     return _safe_text(error_class, "")[:MAX_ERROR_CLASS_CHARACTERS] or None
 
 
 def _check_payload(error: str, payload: str | None) -> tuple[str, str | None]:
-    """Return the error and the new payload. A payload that no worker could read becomes a note in the error."""
+    """Return the error text and the new payload. An invalid payload is dropped, and the error text says so."""
     if payload is None:
         return error, None
     try:

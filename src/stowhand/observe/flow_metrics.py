@@ -34,9 +34,9 @@ class TaskNames(Protocol):
 class ObservedMonitor(Protocol):
     """Part of a flow's monitor that the metrics use."""
 
-    on_look: list[Callable[[Sequence[Any]], None]]
+    on_counts: list[Callable[[Sequence[Any]], None]]
     """Callbacks for the counts of each round: objects with queue, priority, and a number for each state."""
-    returned: int
+    reset_jobs: int
     """Number of jobs of lost workers that the monitor has reset."""
 
 
@@ -73,15 +73,15 @@ class FlowMetrics:
         queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
         self._start_at_zero(name, queues.values())
         self._count(name, queues, flow.events)
-        flow.monitor.on_look.append(self._round_counter(name, flow.monitor))
+        flow.monitor.on_counts.append(self._round_counter(name, flow.monitor))
 
     def _round_counter(self, flow: str, monitor: ObservedMonitor) -> Callable[[Sequence[Any]], None]:
-        counted_returns = monitor.returned
+        counted_returns = monitor.reset_jobs
 
         def count_round(counts: Sequence[Any]) -> None:
             nonlocal counted_returns
-            self._resets.labels(flow).inc(monitor.returned - counted_returns)
-            counted_returns = monitor.returned
+            self._resets.labels(flow).inc(monitor.reset_jobs - counted_returns)
+            counted_returns = monitor.reset_jobs
             for count in counts:
                 for state in QUEUE_STATES:
                     self._queued.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))

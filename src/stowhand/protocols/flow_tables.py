@@ -105,7 +105,7 @@ class PlacedStep(msgspec.Struct, frozen=True):
 class FlowTables(Protocol):
     """The part of a queue store that flows need. Every method raises StoreUnreachable and SchemaError."""
 
-    keeps: bool
+    keeps_history: bool
     """True if the history keeps finished jobs."""
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
@@ -114,10 +114,10 @@ class FlowTables(Protocol):
         Return an id for each job: its own, or that of the job that holds its key.
         """
 
-    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+    async def store_lists(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Keep long attributes (id, JSON text) for as long as the job exists; no effect for an unknown job."""
 
-    async def kept(self, list_id: str) -> str | None:
+    async def read_list(self, list_id: str) -> str | None:
         """Return the JSON text of a long attribute."""
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Protocols of producers: enqueueing, also inside the transactions of other libraries, and results of jobs.
 
-For type checkers, the return type of ``commit`` tells synchronous from asynchronous connections; asyncpg has no
-``commit``. At run time the stores recognize a connection (``stores/callers``).
+Type checkers recognize a synchronous or asynchronous connection by the return type of its ``commit``, and asyncpg by
+``is_in_transaction``. At run time the stores recognize a connection (``stores/callers``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stowhand.protocols.store import Claim, ClaimRequest
 
 
 class Enqueuer(Protocol):
-    """Enqueueing. Jobs have passed ``limits.check`` before; a store checks only its own limits."""
+    """Enqueueing. The caller has checked the jobs (``limits.check``); a store checks only its own limits."""
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
@@ -29,7 +29,7 @@ class Enqueuer(Protocol):
         """Enqueue any number of jobs in one transaction, streamed. Return their ids in the order of the jobs."""
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """Enqueue jobs in one transaction. Return them in the same order. Meant for hundreds of jobs."""
+        """Enqueue at most some hundred jobs in one transaction. Return them in the same order."""
 
 
 class Producer(Enqueuer, Protocol):
@@ -79,7 +79,7 @@ class AsyncpgConnection(Protocol):
     """A connection of asyncpg, whose transactions are blocks."""
 
     def is_in_transaction(self) -> bool:
-        """Return whether a transaction is open, which is required."""
+        """Return whether a transaction is open. ``enqueue_in`` refuses a connection without one."""
 
 
 class AsyncpgPoolConnection(Protocol):
@@ -100,10 +100,13 @@ class Cursor(Protocol):
 
 
 class JobsOnConnection(Protocol):
-    """Jobs in the caller's transaction, which no method begins or ends. Raises InvalidJob and the library's errors."""
+    """Jobs on a connection of the caller. No method starts or ends a transaction.
+
+    Raises InvalidJob and the errors of the caller's library.
+    """
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        """Enqueue a job on the library's connection. The job exists if and only if its owner commits."""
+        """Enqueue a job on this connection. The job exists if and only if the caller commits."""
 
     def get(self, job_id: int) -> Job | None:
         """Return a job, live or in the history; ``None`` without such a job."""
@@ -117,8 +120,8 @@ class JobsOnConnection(Protocol):
     def settle(self, lease: Lease, settlement: Settlement) -> bool:
         """Record a settlement. Return False if the lease is lost."""
 
-    def live(self) -> int:
-        """Return the number of unfinished jobs."""
+    def count_unfinished(self) -> int:
+        """Return the number of jobs that wait or run."""
 
     def empty(self) -> None:
         """Delete all rows of the tables that ``install`` creates, except the list of workers."""
@@ -130,7 +133,7 @@ class JobsOnConnection(Protocol):
         """Remove everything that ``install`` creates, including jobs."""
 
 
-class JobStanding(msgspec.Struct, frozen=True):
+class JobStatus(msgspec.Struct, frozen=True):
     """The status of a job that has ended, was replaced by another job with its key, or does not exist."""
 
     job_id: int
@@ -158,7 +161,7 @@ class JobStanding(msgspec.Struct, frozen=True):
 
     @property
     def is_dropped(self) -> bool:
-        """True if its result could not be kept."""
+        """Whether the result was too large to be stored."""
         return self.result_text == DROPPED_RESULT
 
     def applied(self, job: Job) -> Job:
@@ -180,18 +183,18 @@ class JobStanding(msgspec.Struct, frozen=True):
 
 
 class Results(Protocol):
-    """Results of jobs. ``stores.kernel.results.ResultPoll`` reads them once for all callers of a loop."""
+    """Reader of job results. Callers on one event loop share its reads (``stores.kernel.results.ResultPoll``)."""
 
     @property
     def min_pause(self) -> float:
-        """Minimum seconds between two reads of the same job."""
+        """Minimum number of seconds between two reads of the same job."""
 
     @property
-    def hear(self) -> Callable[[], Awaitable[object]] | None:
-        """Waits for a commit since its last call; ``None`` if the store receives no notifications of commits."""
+    def wait_for_commit(self) -> Callable[[], Awaitable[object]] | None:
+        """Function that returns after a commit since its last call; ``None`` if the store cannot notice commits."""
 
     async def retention(self) -> float | None:
         """Return the seconds for which completed and canceled jobs are kept; ``None`` if they are not kept."""
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStatus]:
         """Return the status of each job that has ended, was replaced or does not exist, in any order."""

@@ -429,19 +429,19 @@ def pool_shortage(option: str, size: int, slots: int) -> str | None:
     )
 
 
-def whole(job: NewJob, max_attempts: int | None) -> NewJob:
+def with_max_attempts(job: NewJob, max_attempts: int | None) -> NewJob:
     """Return the job with this ``max_attempts`` unless it has its own; ``None``: the schema decides."""
     if max_attempts is None:
         return job
     if job.on_failure is not None:
-        job = msgspec.structs.replace(job, on_failure=whole(job.on_failure, max_attempts))
+        job = msgspec.structs.replace(job, on_failure=with_max_attempts(job.on_failure, max_attempts))
     return job if job.max_attempts is not None else msgspec.structs.replace(job, max_attempts=max_attempts)
 
 
 def batch_with_max_attempts(
     batch: Sequence[tuple[Lease, Settlement]], max_attempts: int | None
 ) -> Sequence[tuple[Lease, Settlement]]:
-    """Return the batch with this ``max_attempts`` in the jobs that settlements enqueue, as by ``whole``."""
+    """Return the batch with this ``max_attempts`` in the jobs that settlements enqueue, as by ``with_max_attempts``."""
     if max_attempts is None:
         return batch
     return [(lease, _with_max_attempts(settlement, max_attempts)) for lease, settlement in batch]
@@ -450,7 +450,9 @@ def batch_with_max_attempts(
 def _with_max_attempts(settlement: Settlement, max_attempts: int) -> Settlement:
     if not settlement.then:
         return settlement
-    return msgspec.structs.replace(settlement, then=tuple(whole(job, max_attempts) for job in settlement.then))
+    return msgspec.structs.replace(
+        settlement, then=tuple(with_max_attempts(job, max_attempts) for job in settlement.then)
+    )
 
 
 def check_schema_name(text: str) -> str:
@@ -576,9 +578,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         if problems := read_fields(self):
             raise ConfigurationError("; ".join(problems))
 
-    def whole(self, job: NewJob) -> NewJob:
+    def with_max_attempts(self, job: NewJob) -> NewJob:
         """Return the job with the store's ``max_attempts``, unless it has its own."""
-        return whole(job, self.max_attempts)
+        return with_max_attempts(job, self.max_attempts)
 
     def __repr__(self) -> str:
         # Errors and debuggers print options; a token is a secret, and a URL may hold a password.

@@ -25,7 +25,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Failures
 
 MAX_WAIT_SECONDS = 30.0
@@ -267,7 +267,7 @@ class ResultsRequest(Message, frozen=True):
 
 
 class ResultsReply(Message, frozen=True):
-    ended: tuple[JobStanding, ...] = ()
+    ended: tuple[JobStatus, ...] = ()
     """Jobs that have finished, were replaced, or do not exist."""
     left_out: tuple[int, ...] = ()
     """Ids of finished jobs that do not fit into the reply: request them again."""

@@ -63,8 +63,8 @@ class HandledJobs:
         """
         while (job := await self.get(job_id)) is None:
             # The answer is empty if the job has appeared meanwhile.
-            for standing in await (await self.poll()).results.ask([job_id]):
-                if not standing.is_known or job_id < 1:
+            for status in await (await self.poll()).results.ask([job_id]):
+                if not status.is_known or job_id < 1:
                     raise UnknownJob(f"there never was a job {job_id}")
                 raise ResultNotKept(f"job {job_id} has finished or was removed; the store does not keep it", job_id)
         if task is not None and task.name != job.task:

@@ -24,7 +24,7 @@ from stowhand.errors import (
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import EXPIRED_ERROR, Job, State
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Answer
 from stowhand.tasks.needs_loop import needs_loop
 from stowhand.worker.host import refuse_inside
@@ -131,7 +131,7 @@ class JobHandle(JobFields, Generic[R_co]):
         result = await handle.result(timeout="30s")
     """
 
-    __slots__ = ("_is_open", "_jobs", "_read", "_read_at", "_revision", "_standing")
+    __slots__ = ("_is_open", "_jobs", "_read", "_read_at", "_revision", "_status")
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self._jobs, self._read, self._is_open = jobs, read, is_open
         self._revision = 0 if isinstance(job, EnqueuedJob) else job.revision
         self._read_at = stopwatch()
-        self._standing: JobStanding | None = None
+        self._status: JobStatus | None = None
         """``None`` until the outcome is known."""
 
     @needs_loop("app.sync.job({0.id}).result(…)")
@@ -175,14 +175,14 @@ class JobHandle(JobFields, Generic[R_co]):
             Misuse: Called inside a running attempt, whose worker it could block.
 
         """
-        standing = await self._wait_for_end(timeout, "result")
-        match standing.state:
+        status = await self._wait_for_end(timeout, "result")
+        match status.state:
             case State.FAILED:
                 raise self._failure(await self._jobs.tries(self.id))
             case State.CANCELED:
                 reason = f": {EXPIRED_ERROR}" if self.job.last_error == EXPIRED_ERROR else ""
                 raise JobCanceled(f"{self._label} was canceled{reason}", self.id)
-        if standing.is_dropped:
+        if status.is_dropped:
             raise ResultNotKept(
                 f"{self._label} has completed, but its result could not be kept; see the log of its worker",
                 self.id,
@@ -220,12 +220,12 @@ class JobHandle(JobFields, Generic[R_co]):
             raise self._not_visible(await (await self._jobs.poll()).results.retention())
         while job is None:
             results = (await self._jobs.poll()).results
-            for standing in await results.ask([self.id]):  # empty if the job has appeared meanwhile
-                self._refuse_absent(standing, await results.retention())
+            for status in await results.ask([self.id]):  # empty if the job has appeared meanwhile
+                self._refuse_absent(status, await results.retention())
             job = await self._jobs.get(self.id)
         if isinstance(self.last_read, EnqueuedJob):
             self._revision = job.revision
-        self.last_read, self._read_at, self._standing, self._is_open = job, stopwatch(), None, False
+        self.last_read, self._read_at, self._status, self._is_open = job, stopwatch(), None, False
         return self
 
     @needs_loop("app.sync.job({0.id}).cancel(…)")
@@ -254,10 +254,10 @@ class JobHandle(JobFields, Generic[R_co]):
             end.cancel()
             await asyncio.gather(end, return_exceptions=True)
 
-    async def _wait_for_end(self, timeout: Duration | None, method: str) -> JobStanding:
+    async def _wait_for_end(self, timeout: Duration | None, method: str) -> JobStatus:
         refuse_inside(f"{method}()")
-        if self._standing is not None:
-            return self._standing
+        if self._status is not None:
+            return self._status
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
@@ -265,7 +265,7 @@ class JobHandle(JobFields, Generic[R_co]):
                 if self._is_open or isinstance(self.last_read, EnqueuedJob):  # a job that was read is committed
                     await self.refresh()
                 age = None if self.job.state.terminal else stopwatch() - self._read_at
-                standing = await poll.end(self.id, self._revision, age=age)
+                status = await poll.end(self.id, self._revision, age=age)
                 retention = await poll.results.retention()
         except TimeoutError:
             if limit is None:
@@ -274,22 +274,21 @@ class JobHandle(JobFields, Generic[R_co]):
                 f"{self._label} has not finished within {limit:g} s; it continues. To see why:"
                 f" stowhand jobs explain {self.id}"
             ) from None
-        self._refuse_absent(standing, retention)
-        self.last_read, self._standing = standing.applied(self.job), standing
-        return standing
+        self._refuse_absent(status, retention)
+        self.last_read, self._status = status.applied(self.job), status
+        return status
 
-    def _refuse_absent(self, standing: JobStanding, retention: float | None) -> None:
+    def _refuse_absent(self, status: JobStatus, retention: float | None) -> None:
         """Raise the error for a job that was replaced or removed, or whose outcome is not kept."""
         is_unread = isinstance(self.last_read, EnqueuedJob)
-        if not is_unread and standing.is_replaced(self._revision):
+        if not is_unread and status.is_replaced(self._revision):
             raise JobReplaced(
-                f"{self._label} was replaced by another job with the key {self.job.key!r}"
-                f" (revision {standing.replaced})",
+                f"{self._label} was replaced by another job with the key {self.job.key!r} (revision {status.replaced})",
                 self.id,
             )
-        if standing.state is not None:
+        if status.state is not None:
             return
-        if not standing.is_known:
+        if not status.is_known:
             raise UnknownJob(f"there never was a job {self.id}")
         if (is_unread or self.state is not State.COMPLETED) and self._would_be_kept(retention):
             raise JobRemoved(f"{self._label} was removed", self.id)

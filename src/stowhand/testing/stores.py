@@ -47,7 +47,7 @@ class MemoryStorage:
     """Storage in memory: one store for all loops of this process."""
 
     def __init__(self, options: StoreOptions) -> None:
-        self._store = MemoryStore(options=options, hears_commits=True)
+        self._store = MemoryStore(options=options, supports_enqueue_in=True)
         self._store.notices.on_warning(self._log_warning)
 
     def make(self) -> QueueStore:

@@ -1,7 +1,7 @@
-"""Attention items, and the outlook for due jobs, from the state of a store. The functions are pure.
+"""Attention items, and an estimate for the due jobs, computed from the state of a store.
 
-Names that users chose are isolated in texts. Otherwise right-to-left letters would reorder the words after them:
-``שלח: 5 jobs``.
+Names that users chose are enclosed in Unicode isolates. Otherwise right-to-left letters such as ``שלח: 5 jobs`` would
+reorder the words after them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that needs attention, with a link and advice."""
 
     text: str
-    """A sentence that ends with the time ``first_at``, if set: ``mail: 3 jobs failed by hand, the first …``."""
+    """A sentence. The page appends ``first_at`` to it, if set: ``mail: 3 jobs failed by hand, the first`` 10:15."""
     first_at: datetime | None = None
     page: str = "jobs"
     """``job``, or the list of ``jobs``, ``queues``, ``tasks``, ``failures``, ``workers``."""
@@ -51,6 +51,7 @@ class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
     """Filters of the list: ``task``, ``serial`` and ``state`` of jobs; the ``id`` of a job."""
     advice: str = ""
     is_bad: bool = True
+    """Whether jobs fail or cannot run; otherwise the item is a notice."""
 
 
 class StoreState(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
     failures: Sequence[Failures] = ()
     workers: Sequence[WorkerRow] = ()
     holders: Sequence[Job] = ()
-    """Jobs of ``long_holders``."""
+    """Running jobs that have held their serial key for long, from ``long_holders``."""
     last_hour: Sequence[Period] = ()
     """The last hour by the minute, all tasks together."""
     by_task: Sequence[Period] = ()
@@ -72,7 +73,7 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attention_items(state: StoreState) -> list[AttentionItem]:
-    """Return all items, by kind."""
+    """Return the items of all kinds, grouped by kind."""
     kinds: tuple[tuple[Callable[[StoreState], Iterable[AttentionItem]], str], ...] = (
         (_paused, "queues"),
         (_long_held, "queues"),
@@ -90,8 +91,8 @@ def attention_items(state: StoreState) -> list[AttentionItem]:
 def outlook(state: StoreState) -> str:
     """Estimate how long the due jobs take at the rate of the last minutes.
 
-    Only jobs that may run count. A pause may concern the task of a job, its serial key, or both. If the overlap is not
-    known, the text gives the maximum.
+    Only jobs that may run are counted. Jobs may be paused by task, by serial key, or by both. The number of jobs in
+    both groups is not known, so the text may give a maximum.
     """
     all_due = sum((row.due for row in state.tasks), BoundedCount())
     due = sum((row.due for row in state.tasks if row.paused_since is None and row.serving), BoundedCount())
@@ -123,15 +124,15 @@ def long_holders(held: Sequence[HeldJobs], now: datetime) -> list[Job]:
 
 
 def needs_figures_by_task(last_hour: Sequence[Period], now: datetime) -> bool:
-    """Return whether the figures by task, a costly query, may show failing tasks or tasks that lost workers."""
+    """Return whether figures by task are needed to report failing tasks or lost workers. Their query is costly."""
     errors = sum(period.tally.errors for period in last_hour if period.start > now - ATTEMPT_PERIOD)
     return errors >= MIN_ATTEMPTS or any(period.tally.resets for period in last_hour)
 
 
 def failing_tasks(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[int, int]]:
-    """Return the failed and the ended recent attempts of each task whose attempts mostly fail and are retried.
+    """Return the numbers of failed and of ended recent attempts, by task, for tasks whose attempts mostly fail.
 
-    A task whose jobs all fail permanently at once is already listed among the failures.
+    A task without retries is left out, because its jobs are listed among the failures.
     """
     periods_by_task: defaultdict[str, list[Period]] = defaultdict(list)
     for period in by_task:
@@ -194,7 +195,7 @@ def _orphaned(state: StoreState) -> Iterator[AttentionItem]:
 
 
 def _failing_attempts(state: StoreState) -> Iterator[AttentionItem]:
-    """Report failing tasks early: with many attempts left, their jobs fail permanently only after hours."""
+    """Report tasks whose attempts mostly fail, before their jobs use up their attempts, which may take hours."""
     tasks = failing_tasks(state.by_task, state.now)
     for task, (failed, ended) in sorted(tasks.items(), key=lambda item: (-item[1][0], item[0])):
         first_at = _failing_since(period for period in state.by_task if period.task == task)

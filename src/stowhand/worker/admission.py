@@ -1,9 +1,9 @@
-"""Permission for each claim: forbidden flags, the handler's ``pre_claim``, and a budget as a ready-made ``pre_claim``.
+"""Permission for each claim: forbidden flags, the handler's ``pre_claim``, and a budget, which is a ``pre_claim``.
 
-A function may return the forbidden flags: it counts running jobs, reads a cache, or queries a database. Like
-``pre_claim`` it is application code on the worker's loop. When it fails, nothing is claimed, because no job is known to
-be allowed. The error is reported in an event, and the code is called again after a pause. A run with ``once`` must end,
-so it raises the error after a number of consecutive failures.
+The forbidden flags are a fixed list or a function, such as one that counts running jobs or reads a cache. The function
+and ``pre_claim`` are application code on the worker's loop. If one fails, the worker claims nothing, emits an event,
+and calls it again after a pause. A run with ``once`` must end, so it raises the error after several consecutive
+failures.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Refusal to send a claim. Ask again after ``pause`` seconds; ``None``: as if the claim had found no jobs."""
+    """Refusal to send a claim for ``pause`` seconds. ``None``: for the usual pause after a claim without jobs."""
 
     pause: float | None = None
 
@@ -63,18 +63,18 @@ class Admission:
         """Number of consecutive failures to get the flags."""
         self._hook_failures = 0
         """Number of consecutive failures of ``pre_claim``."""
-        self.one_by_one = self._flags is not None or self._pre_claim is not None
-        """Whether the application must count each started job before the next claim."""
+        self.claims_singly = self._flags is not None or self._pre_claim is not None
+        """Whether each job must start before the next claim, because the application may count running jobs."""
 
     async def ask(self, limit: int) -> Permit | Pause:
-        """Decide whether a claim may be sent, and for which jobs. ``limit``: how many the worker would claim.
+        """Decide whether a claim may be sent, and for which jobs. ``limit``: number of jobs to request.
 
         Raises ConfigurationError if the flags' function returned no list. With ``once`` it raises a repeated error.
         """
         flags = self._fixed_flags
         if self._flags is not None:
             try:
-                flags = await forbidden(self._flags, self._state.clock)
+                flags = await read_forbidden_flags(self._flags, self._state.clock)
             except FlagsUnknown as error:
                 self._flag_failures += 1
                 pause = OUTAGE_BACKOFF(self._flag_failures)
@@ -142,7 +142,7 @@ def read_answer(answer: object) -> ClaimDecision | None:
             return None
         case ClaimDecision(conditions=conditions, limit=limit):
             if type(limit) is not int or limit < 1:
-                raise ConfigurationError(f"pre_claim: a limit of {limit!r}; give a whole number of 1 or more")
+                raise ConfigurationError(f"pre_claim: limit: got {limit!r}; use a whole number from 1")
             return ClaimDecision(_conditions(conditions), limit)
         case _:
             return ClaimDecision(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
@@ -168,10 +168,10 @@ class FlagsUnknown(StowhandError):
     """The forbidden flags are not known: the function raised, returned an invalid flag, or took too long."""
 
 
-async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
+async def read_forbidden_flags(function: Flags, clock: Clock) -> tuple[str, ...]:
     """Return the flags that the function forbids. Raises FlagsUnknown, or ConfigurationError if it returns no list."""
     try:
-        answer = _uncancelled(function)
+        answer = _call_uncancelled(function)
         flags = await _with_timeout(answer, clock) if inspect.isawaitable(answer) else answer
     except FlagsUnknown:
         raise
@@ -196,7 +196,7 @@ async def _with_timeout(answer: Awaitable[object], clock: Clock) -> object:
         await asyncio.wait((answer_task, timeout_task), return_when=asyncio.FIRST_COMPLETED)
         if not answer_task.done():
             raise FlagsUnknown(f"forbidden flags: no answer within {FLAGS_TIMEOUT_SECONDS:g} s")
-        return _uncancelled(answer_task.result)
+        return _call_uncancelled(answer_task.result)
     finally:
         timer.cancel()
         timeout_task.cancel()
@@ -204,8 +204,8 @@ async def _with_timeout(answer: Awaitable[object], clock: Clock) -> object:
         await asyncio.wait((answer_task, timeout_task), timeout=CANCEL_TIMEOUT_SECONDS)
 
 
-def _uncancelled(call: Callable[[], object]) -> object:
-    """Call the function. If it raises a cancellation, that is its own error and must not cancel the worker."""
+def _call_uncancelled(call: Callable[[], object]) -> object:
+    """Call the function. Raise FlagsUnknown for a CancelledError, which would cancel the worker."""
     try:
         return call()
     except asyncio.CancelledError as error:
@@ -213,7 +213,7 @@ def _uncancelled(call: Callable[[], object]) -> object:
 
 
 if TYPE_CHECKING:
-    # A lambda for ``cost`` does not reveal the record's type. (Checkers know this module without its being installed.)
+    # The default type is for a lambda as ``cost``. Type checkers know typing_extensions even if it is not installed.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     R = TypeVarWithDefault("R", default=Any)
@@ -241,8 +241,8 @@ class Budget(Generic[R]):
             capacity: Maximum total cost.
             cost: Returns the cost of a record, in the unit of ``capacity``.
             column: Name of the column with the cost. The store adds up the costs, so a claim may return several
-                records. Or a function that takes the capacity left and returns a condition, such as
-                ``lambda left: sql("j.pages * 4096 <= {}", left)``; then a claim returns one record.
+                records. It may also be a function that takes the capacity left and returns a condition, such as
+                ``lambda left: sql("j.pages * 4096 <= {}", left)``. Then a claim returns one record.
 
         Raises:
             ConfigurationError: An argument is invalid.
@@ -288,12 +288,12 @@ class Budget(Generic[R]):
         while cost > self.left + self.capacity * ROUNDING_TOLERANCE:
             self._freed.clear()
             await self._freed.wait()
-        self._taken[_pair(ctx)] = cost
+        self._taken[_attempt_key(ctx)] = cost
         self.peak = max(self.peak, self.taken)
 
     async def post_handle(self, ctx: Attempt[R], record: R) -> None:
         """Subtract the record's cost from the total."""
-        self._taken.pop(_pair(ctx), None)
+        self._taken.pop(_attempt_key(ctx), None)
         self._freed.set()
 
     def around(self, handler: Handler[R] | Function[R]) -> Handler[R]:
@@ -315,25 +315,25 @@ class BudgetedHandler:
         self._prepared: set[tuple[Any, str]] = set()
 
     async def pre_claim(self, ctx: ClaimContext) -> object:
-        own = await self._budget.pre_claim(ctx)
-        if isinstance(own, bool) or self._inner_pre_claim is None:
-            return own
+        decision = await self._budget.pre_claim(ctx)
+        if isinstance(decision, bool) or self._inner_pre_claim is None:
+            return decision
         answer = read_answer(await self._inner_pre_claim(ctx))
         if answer is None:
             return False
-        # An inner budget or limit may permit several records at once.
-        return ClaimDecision((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
+        # Both answers may have a limit.
+        return ClaimDecision((*decision.conditions, *answer.conditions), min(decision.limit, answer.limit))
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
         # A record that waits for capacity has not reached the inner hooks, so their post_handle must not run.
-        self._prepared.add(_pair(ctx))
+        self._prepared.add(_attempt_key(ctx))
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
-        was_prepared = _pair(ctx) in self._prepared
-        self._prepared.discard(_pair(ctx))
+        was_prepared = _attempt_key(ctx) in self._prepared
+        self._prepared.discard(_attempt_key(ctx))
         try:
             if was_prepared and hasattr(self._inner, "post_handle"):
                 await self._inner.post_handle(ctx, record)
@@ -344,12 +344,12 @@ class BudgetedHandler:
 def _check_budget(capacity: object, cost: object, column: object) -> float:
     amount = _number(capacity)
     if amount is None or amount <= 0:
-        raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
+        raise ConfigurationError(f"budget: capacity: got {capacity!r}; use a number above 0")
     if not callable(cost) or inspect.iscoroutinefunction(cost):
         raise ConfigurationError("budget: cost must be a plain function that returns the cost of a record")
     if not callable(column) and not (isinstance(column, str) and column):
         raise ConfigurationError(
-            f"budget: {column!r} is not a column; give the name of the column with a record's cost, or a function that"
+            f"budget: {column!r} is not a column; use the name of the column with a record's cost, or a function that"
             " takes the capacity left and returns a condition"
         )
     return amount
@@ -362,5 +362,5 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _pair(ctx: Attempt[Any]) -> tuple[Any, str]:
+def _attempt_key(ctx: Attempt[Any]) -> tuple[Any, str]:
     return ctx.lease.job_id, ctx.lease.token

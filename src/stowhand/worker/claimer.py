@@ -249,7 +249,7 @@ class ClaimSize:
     """
 
     def __init__(
-        self, slots: Slots, settler: Settler, hooks: Hooks, limits: Limits, state: WorkerState, *, one_by_one: bool
+        self, slots: Slots, settler: Settler, hooks: Hooks, limits: Limits, state: WorkerState, *, claims_singly: bool
     ) -> None:
         """``one_by_one``: claim only after the application has counted the last job."""
         self._slots = slots
@@ -257,7 +257,7 @@ class ClaimSize:
         self._hooks = hooks
         self._limits = limits
         self._state = state
-        self._claims_singly = one_by_one
+        self._claims_singly = claims_singly
         self._rate = 0.0
         self._handlers_ended = 0
         self._handler_seconds = 0.0

@@ -137,12 +137,12 @@ class Worker:
         self._slots = slots = Slots(executor, leases, state, keeps_slot=keeps_slot)
 
         admission = Admission(handler, state)
-        claim_size = ClaimSize(slots, settler, hooks, limits, state, one_by_one=admission.one_by_one)
+        claim_size = ClaimSize(slots, settler, hooks, limits, state, claims_singly=admission.claims_singly)
         claims = Claims(store, leases, heartbeater, state)
         suspects = SuspectSchedule(state, can_isolate=host.isolate is not None)
         self._claimer = claimer = Claimer(admission, claim_size, claims, suspects, slots, limits, state)
         chain = store.capabilities.settle_and_claim
-        if admission.one_by_one or hooks.holds_slots or options.fair:
+        if admission.claims_singly or hooks.holds_slots or options.fair:
             chain = None  # application code decides on each claim, or tasks take turns
         successors = None if chain is None else SuccessorClaims(chain, claimer, claims, leases, heartbeater, state)
         self._settling = partial(settler.run, successors)

@@ -229,7 +229,7 @@ def test_a_failed_job_of_a_removed_queue_stays_failed(harness: MakeHarness, run:
             (answer,) = await at.engine.retry([job_id])
             assert (answer.result, answer.reason) == (
                 ActionResult.REFUSED,
-                "it failed in 'gone', which is no queue of this flow",
+                "it failed in 'gone', which is not a queue of this flow",
             )
             assert (await at.read(job_id) or {})["failedQueue"] == "gone"
 

@@ -104,11 +104,11 @@ def test_a_separate_list_is_deleted_with_its_job(harness: MakeHarness, run: Run)
             job_id = await at.create({PARAMS: LONG})
             (list_id,) = msgspec.json.decode(await payload_of(at, job_id))["apart"].values()
             tables = at.engine._tables
-            assert await tables.kept(list_id)
+            assert await tables.read_list(list_id)
             assert await at.engine.delete(job_id)
-            assert await tables.kept(list_id) is None
-            await tables.keep(job_id, [("late", "[]")])
-            assert await tables.kept("late") is None, "a zombie's, of a job that is deleted"
+            assert await tables.read_list(list_id) is None
+            await tables.store_lists(job_id, [("late", "[]")])
+            assert await tables.read_list("late") is None, "a zombie's, of a job that is deleted"
 
     run(story())
 

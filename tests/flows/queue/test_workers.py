@@ -242,13 +242,13 @@ def test_concurrent_checks_of_existence_share_the_next_query(run: Run) -> None:
 
     async def story() -> None:
         store = MemoryStore()
-        store.flows = Counting(store._connections, keeps=True)
+        store.flows = Counting(store._connections, keeps_history=True)
         look(store, "INSERT INTO stowhand_flow_jobs (id, flow, created_at, looked_at) VALUES ('a', 'demo', 0, 0)")
         engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(FIVE)))
-        answers = await asyncio.gather(*(engine._is_there(name) for name in ("a", "b", "a", "c")))
+        answers = await asyncio.gather(*(engine._exists(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]
         assert asked == [1, 3]
-        assert await engine._is_there("a")
+        assert await engine._exists("a")
 
     run(story())
 

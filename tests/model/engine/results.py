@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from tests.model.engine.rows import Rows, Transaction
 
 
@@ -15,21 +15,21 @@ class Results:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStatus]:
         with self._transaction() as rows:
-            return standings(rows, job_ids)
+            return statuses(rows, job_ids)
 
 
-def standings(rows: Rows, job_ids: Sequence[int]) -> list[JobStanding]:
+def statuses(rows: Rows, job_ids: Sequence[int]) -> list[JobStatus]:
     """Of those that have ended, have made place for another job, or are nowhere."""
     found = []
     for job_id in job_ids:
         row = rows.find(job_id)
         if row is None:
-            found.append(JobStanding(job_id, is_known=job_id <= rows.last_id))
+            found.append(JobStatus(job_id, is_known=job_id <= rows.last_id))
         elif row.state.terminal or row.replaced is not None:
             found.append(
-                JobStanding(
+                JobStatus(
                     job_id,
                     row.state,
                     attempts=row.attempts,

@@ -26,7 +26,7 @@ from stowhand.stores.postgres.queue.idle_announcement import (
     WINDOW_SECONDS,
     IdleAnnouncement,
 )
-from stowhand.stores.postgres.queue.new_jobs import plain_values_of
+from stowhand.stores.postgres.queue.new_jobs import plain_values
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off
@@ -283,7 +283,7 @@ def test_a_job_that_commits_while_its_worker_becomes_idle_is_found_by_a_later_cl
 
     async def story() -> None:
         with psycopg.connect(postgres_url) as slow:
-            slow.execute(statement, plain_values_of(JOB, None))
+            slow.execute(statement, plain_values(JOB, None))
             async with asleep(store) as waiting:
                 assert await claim(store) == []
                 slow.commit()

@@ -133,5 +133,5 @@ async def read_lists(
     ``apart``: ids of lists by attribute. ``names``: read only these attributes.
     """
     requested = apart if names is None else {name: apart[name] for name in names if name in apart}
-    texts = {name: await tables.kept(list_id) for name, list_id in requested.items()}
+    texts = {name: await tables.read_list(list_id) for name, list_id in requested.items()}
     return {name: None if text is None else msgspec.json.decode(text) for name, text in texts.items()}

@@ -45,9 +45,9 @@ from stowhand.stores.url import open_store
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MAX_PLAIN_VALUE_CHARS = 200
-"""Characters of a lookup value that is stored as it is; longer ones are hashed."""
+"""Maximum length of a lookup value that is stored unchanged. Longer ones are hashed."""
 OUTAGE_PAUSE_SECONDS = 2.0
-"""Seconds until the next attempt of a step that could not start because the store did not answer."""
+"""Time after which a step is tried again if the store did not answer."""
 
 
 class QueueEngine:
@@ -67,12 +67,12 @@ class QueueEngine:
         self.shape = shape
         self._store = store
         self._tables = store.flows
-        self.hear = None if store.results is None else store.results.hear
+        self.wait_for_commit = None if store.results is None else store.results.wait_for_commit
         self._ids = Ids()
         self.create = grouped(self.create_many)
         """Create a job with its lookups and first step, in one transaction."""
         self._listener = SharedListener(store)
-        self._is_there = grouped(self._are_there)
+        self._exists = grouped(self._exist)
         """Check whether the job was created and has not been deleted."""
         self._children = Parents(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)
@@ -83,9 +83,9 @@ class QueueEngine:
         return self._store.description
 
     async def open(self) -> Sequence[str]:
-        """Connect, and install the schema if it is missing. Return warnings."""
+        """Connect, and install the schema if it is missing. Return warnings to log."""
         await open_installed(self._store)
-        if self._tables.keeps:
+        if self._tables.keeps_history:
             return []
         if any(queue.is_parent for queue in self.shape.all_queues()):
             raise ConfigurationError(
@@ -94,7 +94,7 @@ class QueueEngine:
             )
         return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is deleted at once"]
 
-    async def take(self) -> None:
+    async def claim_queues(self) -> None:
         """Do nothing: task names contain the flow and the queue, so no other flow uses them."""
 
     async def close(self) -> None:
@@ -128,7 +128,7 @@ class QueueEngine:
         )
 
     async def delete(self, job_id: str) -> bool:
-        """Delete a job with its children. Running steps end without effect."""
+        """Delete a job with its children. The outcomes of running steps are discarded."""
         if ":" in job_id or not is_storable(job_id):
             return False
         (attributes,) = await self.read([job_id], resolve_children=False)
@@ -137,7 +137,7 @@ class QueueEngine:
         return await self._tables.delete(self.shape.name, job_id, keys)
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Return the ids of jobs with that value of a lookup attribute, oldest first: ids sort by time."""
+        """Return the ids of jobs with this value of a lookup attribute, oldest first."""
         return await self._tables.ids(self.shape.name, attribute, _lookup_value(value))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
@@ -210,7 +210,7 @@ class QueueEngine:
             return Answer(job_id, ActionResult.REFUSED, f"it has not failed: it is {job.state}")
         if queue_of(job.task) not in {queue.name for queue in self.shape.all_queues()}:
             return Answer(
-                job_id, ActionResult.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow"
+                job_id, ActionResult.REFUSED, f"it failed in {queue_of(job.task)!r}, which is not a queue of this flow"
             )
         step = step_of(job)
         if step is not None and step.parent is not None:
@@ -254,7 +254,7 @@ class QueueEngine:
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
-    async def _are_there(self, job_ids: Sequence[str]) -> list[bool]:
+    async def _exist(self, job_ids: Sequence[str]) -> list[bool]:
         existing = await self._tables.exists(list(dict.fromkeys(job_ids)))
         return [job_id in existing for job_id in job_ids]
 
@@ -291,7 +291,7 @@ class QueueEngine:
         ]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """Return the next and the running jobs of a queue. Positions count within each state."""
+        """Return the next and the running jobs of a queue. The positions of each state start at 1."""
         flow_queue = self.shape.find_queue(queue)
         numbers = {state: count(1) for state in StepState}
         return [
@@ -328,20 +328,23 @@ class QueueEngine:
         return read_job(self.shape, queue, ctx, record)
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """Complete a deleted job without effect; delay the job for its limiter, or if the store does not answer."""
+        """Return the outcome of a job that may not start; ``None`` if it may.
+
+        A deleted job is completed. A job waits for its limiter, and while the store does not answer.
+        """
         step = _step_job(job)
         try:
-            if not await self._is_there(step.step.root):
+            if not await self._exists(step.step.root):
                 job.ctx.logger.debug("the job was deleted; its worker function is not called")
                 return Complete()
             if step.step.apart and not queue.is_parent:
                 step.add(await read_lists(self._tables, step.step.apart, queue.declared.attributes_to_get))
-            wait = 0.0 if step.step.waits_for is not None else await self._spend(queue, step)
+            wait = 0.0 if step.step.waits_for is not None else await self._seconds_to_wait(queue, step)
         except StoreError as error:
-            return self._later(job, error)
+            return self._delay_for_outage(job, error)
         return Snooze(wait) if wait > 0 else None
 
-    async def _spend(self, queue: FlowQueue, job: StepJob) -> float:
+    async def _seconds_to_wait(self, queue: FlowQueue, job: StepJob) -> float:
         limiter = queue.declared.limiter
         if limiter is None:
             return 0.0
@@ -360,27 +363,27 @@ class QueueEngine:
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """Enqueue the next step with this settlement. The results of the last step become the job's result."""
-        before = _step_job(job).step
+        """Enqueue the next step in the settlement of this one. Results of the last step become the job's result."""
+        step = _step_job(job).step
         if next_queue is None:
-            too_large = size_failure(before.with_results(fields, queue.name, {}).text())
+            too_large = size_failure(step.with_results(fields, queue.name, {}).text())
             return too_large or Complete(raw_values(fields) or None)
-        following = next(
+        next_flow_queue = next(
             (queue for queue in self.shape.all_queues() if queue.name == next_queue and queue.parent is None), None
         )
-        if following is None:
+        if next_flow_queue is None:
             return Fail(f"the next queue {next_queue!r} is not a queue of flow {self.shape.name!r}")
-        carried, apart, lists = split_long_lists(fields)
-        step = before.with_results(carried, queue.name, apart)
-        then = new_step(following, step, job.priority + queue.declared.change_for(job.flow))
-        if refused := size_failure(then.payload):
+        short_fields, apart, lists = split_long_lists(fields)
+        next_step = step.with_results(short_fields, queue.name, apart)
+        next_job = new_step(next_flow_queue, next_step, job.priority + queue.declared.change_for(job.flow))
+        if refused := size_failure(next_job.payload):
             return refused
         if lists:
             try:
-                await self._tables.keep(before.root, lists)
+                await self._tables.store_lists(step.root, lists)
             except StoreError as error:
-                return self._later(job, error)
-        job.ctx.then.append(then)
+                return self._delay_for_outage(job, error)
+        job.ctx.then.append(next_job)
         return Complete()
 
     def encode(self, result: object) -> str:
@@ -406,13 +409,13 @@ class QueueEngine:
                     return outcome
             results = await self._children.gather(queue, parent)
         except StoreError as error:
-            return self._later(job, error)
+            return self._delay_for_outage(job, error)
         if not isinstance(results, dict):
             return results
         return await self.complete(queue, job, results, queue.declared.next_for(job.flow))
 
     async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
-        """Wake its parent, if this was the last child."""
+        """Wake the job's parent if this was its last child."""
         parent = _step_job(job).step.parent
         if parent is not None:
             try:
@@ -420,8 +423,8 @@ class QueueEngine:
             except StoreError as error:
                 job.ctx.logger.warning(f"its parent could not be woken, and checks by itself later: {error}")
 
-    def _later(self, job: FlowJob, error: StoreError) -> Outcome:
-        job.ctx.logger.warning(f"not started: {error}")
+    def _delay_for_outage(self, job: FlowJob, error: StoreError) -> Outcome:
+        job.ctx.logger.warning(f"delayed for {OUTAGE_PAUSE_SECONDS:g} s: {error}")
         return Snooze(OUTAGE_PAUSE_SECONDS)
 
 

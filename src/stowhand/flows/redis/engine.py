@@ -41,7 +41,7 @@ class RedisEngine:
 
     sweep_interval = SWEEP_INTERVAL_SECONDS
     handles_child_end = False
-    hear = None
+    wait_for_commit = None
     retries_first = True
 
     def __init__(self, place: str, shape: FlowShape) -> None:
@@ -77,7 +77,7 @@ class RedisEngine:
             findings = await check_server(self._server.client)
         return [f"{self.description}: {finding}" for finding in findings]
 
-    async def take(self) -> None:
+    async def claim_queues(self) -> None:
         """Mark the queues as this flow's, once while the engine is open."""
         if not self._has_taken_queues:
             await take_queues(self._keys, self._server)
@@ -92,7 +92,7 @@ class RedisEngine:
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """Create the jobs, up to 200 in one script."""
-        await self.take()
+        await self.claim_queues()
         return await self._jobs.create(jobs)
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
@@ -110,7 +110,7 @@ class RedisEngine:
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """Retry the jobs one after the other, each in one script."""
         self._has_taken_queues = False  # another flow may have taken a queue since
-        await self.take()
+        await self.claim_queues()
         return [await self._jobs.retry(job_id) for job_id in job_ids]
 
     async def pause(self, queue: FlowQueue) -> bool:
@@ -129,7 +129,7 @@ class RedisEngine:
 
     async def sweep(self) -> int:
         """Sweep every queue now, however recent the last sweep is."""
-        await self.take()
+        await self.claim_queues()
         stores = [FlowStore(self._server, self.shape, queue) for queue in self.shape.all_queues()]
         return sum([len(await store.sweep()) for store in stores])
 

@@ -16,9 +16,9 @@ from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, Stor
 from stowhand.jobs import limits
 from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.store import PART_OPERATIONS, whole
+from stowhand.protocols.store import PART_OPERATIONS, with_max_attempts
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
@@ -126,7 +126,7 @@ class HttpResults:
     """Results of jobs of the lent store."""
 
     min_pause = 0.1
-    hear = None
+    wait_for_commit = None
 
     def __init__(self, http: HttpCaller) -> None:
         self._http = http
@@ -137,15 +137,15 @@ class HttpResults:
         last_reply = self._last_reply or await self._request_results(())
         return last_reply.retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStatus]:
         """Return the outcomes of jobs: one request for 1000 jobs, more if their results are large."""
-        standings: list[JobStanding] = []
+        statuses: list[JobStatus] = []
         remaining = list(job_ids)
         while remaining:
             results_reply = await self._request_results(remaining[:MAX_ITEMS])
-            standings += results_reply.ended
+            statuses += results_reply.ended
             remaining[:MAX_ITEMS] = results_reply.left_out
-        return standings
+        return statuses
 
     async def _request_results(self, job_ids: Sequence[int]) -> ResultsReply:
         try:
@@ -160,7 +160,7 @@ class HttpResults:
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
     """Return the jobs, and the encoding of each. Raises InvalidJob before anything is sent."""
-    checked = [whole(limits.check(job), max_attempts) for job in jobs]
+    checked = [with_max_attempts(limits.check(job), max_attempts) for job in jobs]
     keys: dict[str, KeyMode] = {}
     for job in checked:
         limits.refuse_repeated_key(job, keys)

@@ -210,7 +210,7 @@ class Claims:
         kind, record = _encodable_record(claim.record)
         claimed = ClaimedRecord(
             lease=lease,
-            authorization=self._proofs.prove(grant, lease),
+            authorization=self._proofs.authorization(grant, lease),
             record=cast("msgspec.Raw", record),
             kind=kind,
             task=claim.task,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Failures, require_part
 from stowhand.remote.server.claims import fitting_count
 from stowhand.remote.server.refusals import Refused, forbidden
@@ -55,13 +55,13 @@ class JobReader:
         job_ids = [job_id for job_id in request.job_ids if job_id not in hidden]
         ended = await results.ask(job_ids) if job_ids else ()
         # In the meantime an enqueue with the same key may have given a job of this id another task.
-        hidden |= await self._hidden(grant, [standing.job_id for standing in ended])
-        visible = [JobStanding(job_id, is_known=False) for job_id in hidden]
-        visible += [standing for standing in ended if standing.job_id not in hidden]
+        hidden |= await self._hidden(grant, [status.job_id for status in ended])
+        visible = [JobStatus(job_id, is_known=False) for job_id in hidden]
+        visible += [status for status in ended if status.job_id not in hidden]
         count_that_fits = fitting_count(
-            len(standing.result_text or "") + len(standing.last_error or "") for standing in visible
+            len(status.result_text or "") + len(status.last_error or "") for status in visible
         )
-        left_out = tuple(standing.job_id for standing in visible[count_that_fits:])
+        left_out = tuple(status.job_id for status in visible[count_that_fits:])
         return ResultsReply(
             ended=tuple(visible[:count_that_fits]), left_out=left_out, retention=await results.retention()
         )

@@ -1,4 +1,4 @@
-"""Proofs that a worker token holds a lease. They are computed, not remembered: HMAC-SHA256 with a key of the server.
+"""Proofs that a worker token holds a lease. They are computed, not stored: HMAC-SHA256 with a key of the server.
 
 Two values are derived. The *authorization* of a lease covers the worker token, the job, the claim token and the epoch;
 every later call contains it. The *store token* covers the worker token and the client's claim token, and replaces the
@@ -28,18 +28,18 @@ class Proofs:
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod="sha256")
-        """Keyed once, since copying takes half as long as keying."""
-        self._cached_store_token = lru_cache(MAX_CACHED_TOKENS)(self._store_token)
+        """HMAC with the key, copied for each signature, which takes half as long as a new HMAC."""
+        self._cached_store_token = lru_cache(MAX_CACHED_TOKENS)(self._derive_store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:
         """Return the store token for the client's claim token. Raises Refused if that is not a uuid."""
-        # A batch contains few tokens, each many times. A uuid may be written with extra dashes, in any length: only
-        # texts of the usual length are cached.
+        # A batch repeats few tokens many times. Python accepts extra dashes in a uuid, so texts of any length are
+        # valid: only those of the usual length are cached.
         if len(token) == UUID_CHARACTERS:
             return self._cached_store_token(grant.id, token)
-        return self._store_token(grant.id, token)
+        return self._derive_store_token(grant.id, token)
 
-    def _store_token(self, token_id: str, token: str) -> str:
+    def _derive_store_token(self, token_id: str, token: str) -> str:
         try:
             client_token = uuid.UUID(token)
         except ValueError:
@@ -48,12 +48,12 @@ class Proofs:
             return str(client_token)
         return str(uuid.UUID(bytes=self._sign("claim", token_id, str(client_token))[:16], version=4))
 
-    def prove(self, grant: Grant, lease: Lease) -> str:
+    def authorization(self, grant: Grant, lease: Lease) -> str:
         """Return the authorization of a lease with the client's claim token."""
         return self._sign("lease", grant.id, lease.job_id, lease.token, lease.epoch).hex()
 
-    def lease(self, grant: Grant, proof: Proof) -> Lease | None:
-        """Return the lease with the store token; ``None`` if the authorization is not valid for this caller."""
+    def verified_lease(self, grant: Grant, proof: Proof) -> Lease | None:
+        """Return the lease with the store token; ``None`` if this caller's authorization is not valid."""
         try:
             token = self.store_token(grant, proof.lease.token)
         except Refused:
@@ -61,15 +61,15 @@ class Proofs:
         if not _is_id(proof.lease.job_id):
             return None
         client_lease = proof.lease
-        expected = self.prove(grant, client_lease)
+        expected = self.authorization(grant, client_lease)
         if not hmac.compare_digest(expected.encode(), proof.authorization.encode("utf-8", "replace")):
             return None
         return Lease(client_lease.job_id, token, client_lease.epoch)
 
     def _sign(self, *parts: object) -> bytes:
-        code = self._keyed.copy()
-        code.update(msgspec.json.encode(parts))
-        return code.digest()
+        signature = self._keyed.copy()
+        signature.update(msgspec.json.encode(parts))
+        return signature.digest()
 
 
 def _is_id(job_id: JobId) -> bool:

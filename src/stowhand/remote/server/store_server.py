@@ -142,7 +142,7 @@ class StoreServer:
 
     async def progress(self, grant: Grant, request: ProgressRequest) -> ProgressReply:
         """Record the progress of running jobs under their leases. Drop it if the store does not answer at once."""
-        notes_with_leases = [(note, self._proofs.lease(grant, note.proof)) for note in request.notes]
+        notes_with_leases = [(note, self._proofs.verified_lease(grant, note.proof)) for note in request.notes]
         notes = [read_progress(lease, note.done, note.text) for note, lease in notes_with_leases if lease is not None]
 
         async def keep(heartbeats: Heartbeats) -> None:
@@ -161,7 +161,7 @@ class StoreServer:
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, proved in enumerate(request.batch):
             checked = check_settlement(grant, place, proved.settlement)
-            if (lease := self._proofs.lease(grant, proved.proof)) is None:
+            if (lease := self._proofs.verified_lease(grant, proved.proof)) is None:
                 continue
             if not isinstance(checked, RefusedSettlement) and checked.then:
                 checked = await self._check_following_keys(grant, checked)
@@ -222,7 +222,7 @@ class StoreServer:
 
     async def log(self, grant: Grant, request: LogRequest) -> LogReply:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""
-        lease = self._proofs.lease(grant, request.proof)
+        lease = self._proofs.verified_lease(grant, request.proof)
         if lease is None:
             raise LeaseLost("this token does not hold the lease; nothing was changed")
         log = self._shared_store.log_of(lease)
@@ -288,7 +288,7 @@ class StoreServer:
         client_pairs: dict[Pair, Pair] = {}
         unproved: list[Pair] = []
         for proof in proofs:
-            lease = self._proofs.lease(grant, proof)
+            lease = self._proofs.verified_lease(grant, proof)
             if lease is None:
                 unproved.append(proof.lease.pair)
             else:

@@ -55,7 +55,7 @@ class SqliteConnection(Generic[X]):
     def __init__(
         self,
         path: Path,
-        dial: Callable[[], sqlite3.Connection],
+        open_raw: Callable[[], sqlite3.Connection],
         make_context: Callable[[sqlite3.Connection], X],
         *,
         prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
@@ -64,7 +64,7 @@ class SqliteConnection(Generic[X]):
         on_opened: Callable[[FileIdentity], None] = lambda _: None,
     ) -> None:
         self._path = path
-        self._dial = dial
+        self._open_raw = open_raw
         self._make_context = make_context
         self._prepare = prepare
         self._explain = explain
@@ -143,7 +143,7 @@ class SqliteConnection(Generic[X]):
         if self._raw is None:
             check_replacement(self._path)
             self._file = file_identity(self._path)
-            raw = self._dial()
+            raw = self._open_raw()
             try:
                 self._retry_while_busy(lambda: self._prepare(raw), timeout_seconds)
             except BaseException:

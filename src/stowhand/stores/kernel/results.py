@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.protocols.producer import JobStanding, Results
+from stowhand.protocols.producer import JobStatus, Results
 from stowhand.retry import exponential
 
 K = TypeVar("K")
@@ -65,18 +65,18 @@ class SharedPoll(Generic[K, A]):
         *,
         min_pause: float = MIN_PAUSE_SECONDS,
         spacing: float = SPACING_SECONDS,
-        hear: Callable[[], Awaitable[object]] | None = None,
+        wait_for_commit: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """Take the functions that read from the store.
 
         ``ask`` returns the available answers. ``spacing``: seconds of pause after a request, for each handle in it.
-        ``hear`` returns after a commit that may have ended a job; the poll calls it again at once.
+        ``wait_for_commit`` returns after a commit that may have ended a job; the poll calls it again at once.
         """
         self._ask = ask
         self._clock = clock
         self._min_pause = min_pause
         self._spacing = spacing
-        self._hear = hear
+        self._wait_for_commit = wait_for_commit
         self._handles: dict[K, Handle[A]] = {}
         self._next = 0.0
         """The time at which the sleeping poll continues."""
@@ -137,7 +137,7 @@ class SharedPoll(Generic[K, A]):
             self._changed.set()
 
     async def _run(self) -> None:
-        listener = None if self._hear is None else asyncio.ensure_future(self._listen(self._hear))
+        listener = None if self._wait_for_commit is None else asyncio.ensure_future(self._listen(self._wait_for_commit))
         try:
             await self._poll()
         except Exception as error:  # noqa: BLE001 - boundary: each waiting caller raises it
@@ -196,10 +196,10 @@ class SharedPoll(Generic[K, A]):
                 if not caller.done() and ends(answer):
                     caller.set_result(answer)
 
-    async def _listen(self, hear: Callable[[], Awaitable[object]]) -> None:
+    async def _listen(self, wait_for_commit: Callable[[], Awaitable[object]]) -> None:
         while True:
             try:
-                await hear()
+                await wait_for_commit()
             except StoreError:
                 await self._clock.sleep(MAX_PAUSE_SECONDS)
             self.ask_now()
@@ -248,19 +248,19 @@ class LoopPolls(Generic[P]):
             await poll.close()
 
 
-class ResultPoll(SharedPoll[int, JobStanding]):
+class ResultPoll(SharedPoll[int, JobStatus]):
     """The poll of a queue store, by the ids of jobs."""
 
     def __init__(self, results: Results, clock: Clock) -> None:
-        super().__init__(self._standings, clock, min_pause=results.min_pause, hear=results.hear)
+        super().__init__(self._statuses, clock, min_pause=results.min_pause, wait_for_commit=results.wait_for_commit)
         self.results = results
 
-    async def end(self, job_id: int, revision: int, *, age: float | None = None) -> JobStanding:
+    async def end(self, job_id: int, revision: int, *, age: float | None = None) -> JobStatus:
         """Wait for the outcome of the job at this revision. ``age`` and errors are those of ``answer``."""
-        return await self.answer(job_id, lambda standing: standing.ends(revision), age=age)
+        return await self.answer(job_id, lambda status: status.ends(revision), age=age)
 
-    async def _standings(self, job_ids: Sequence[int]) -> dict[int, JobStanding]:
-        return {standing.job_id: standing for standing in await self.results.ask(job_ids)}
+    async def _statuses(self, job_ids: Sequence[int]) -> dict[int, JobStatus]:
+        return {status.job_id: status for status in await self.results.ask(job_ids)}
 
 
 async def _cancel(task: asyncio.Future[None]) -> None:

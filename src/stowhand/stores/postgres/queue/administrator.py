@@ -40,7 +40,9 @@ class Administrator:
 
     async def cancel(self, job_id: int) -> Answer:
         """Cancel the job at once; request cancellation of a running job."""
-        return await self._act("cancel", job_id, (validate_id(job_id), self._context.keep, self._context.now()))
+        return await self._act(
+            "cancel", job_id, (validate_id(job_id), self._context.keeps_history, self._context.now())
+        )
 
     async def remove(self, job_id: int) -> Answer:
         """Delete the job, unless it is running or completed."""
@@ -60,7 +62,7 @@ class Administrator:
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """Complete these jobs as a worker would."""
-        return await self._jobs("complete_jobs", plain_array(validate_ids(job_ids)), self._context.keep)
+        return await self._jobs("complete_jobs", plain_array(validate_ids(job_ids)), self._context.keeps_history)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         """Fail these jobs permanently."""
@@ -70,11 +72,15 @@ class Administrator:
         """Set the passed values of run time, priority, attempts and queue."""
         to = validate_reschedule(to)
         details = (to.run_at, to.priority, to.attempts, to.max_attempts, to.queue)
-        return await self._jobs("reschedule_jobs", plain_array(validate_ids(job_ids)), *details, self._context.keep)
+        return await self._jobs(
+            "reschedule_jobs", plain_array(validate_ids(job_ids)), *details, self._context.keeps_history
+        )
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Reset the jobs that these workers hold."""
-        return await self._jobs("force_unlock_workers", text_array(validate_workers(workers)), self._context.keep)
+        return await self._jobs(
+            "force_unlock_workers", text_array(validate_workers(workers)), self._context.keeps_history
+        )
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Make the jobs due now, with 0 attempts and 0 resets."""
@@ -82,7 +88,7 @@ class Administrator:
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Cancel the jobs at once; request cancellation of running jobs."""
-        return await self._act_on_all("cancel_jobs", job_ids, self._context.keep, self._context.now())
+        return await self._act_on_all("cancel_jobs", job_ids, self._context.keeps_history, self._context.now())
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Delete the jobs, unless they are running or completed."""

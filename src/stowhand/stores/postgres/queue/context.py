@@ -69,7 +69,7 @@ class PostgresContext:
         if options.listen_url:
             self.listen_dialer = Dialer(Address(options.listen_url), self.dialer.prepared, read_timeout)
         self.channel = channel_of(self.schema)
-        self.keep = options.history is not None
+        self.keeps_history = options.history is not None
         """Whether completed and canceled jobs are kept in the history."""
         self.fillings = fillings_of(self.schema)
         self.statements = load_statements(
@@ -94,7 +94,7 @@ class PostgresContext:
 
     def values(self, **values: object) -> Mapping[str, object]:
         """Return the parameters of a statement with named parameters."""
-        return values | {"keep": self.keep, "now": self.now()}
+        return values | {"keep": self.keeps_history, "now": self.now()}
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
         """Return each lease once, in the order of ids, which is the order of locking."""

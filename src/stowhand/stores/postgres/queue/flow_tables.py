@@ -32,7 +32,7 @@ class PostgresFlowTables(FlowSteps):
         super().__init__(Reader(context))
         self._context = context
         self._clock = SystemClock()
-        self.keeps = context.keep
+        self.keeps_history = context.keeps_history
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
         """Create all jobs or none. A repeat is safe: the caller chooses the ids, and existing jobs stay."""
@@ -61,11 +61,11 @@ class PostgresFlowTables(FlowSteps):
                 return [holders.get(job.id, job.id) for job in jobs]
         raise AssertionError("the last attempt returns or raises")
 
-    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+    async def store_lists(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Store lists for as long as the job is known."""
         await self._rows("flow_keep", *_list_arrays([(job_id, *kept_list) for kept_list in lists]))
 
-    async def kept(self, list_id: str) -> str | None:
+    async def read_list(self, list_id: str) -> str | None:
         """Return the content of a stored list; ``None`` if it is absent."""
         rows_found = await self._rows("flow_kept", list_id)
         return rows_found[0][0] if rows_found else None

@@ -68,7 +68,7 @@ class InTransaction:
 
     def text_of(self, job: NewJob) -> str:
         """Return the job as JSON, with the frozen time of a test as ``now``."""
-        valid, now = limits.check_options(self._context.options.whole(job)), self._context.now()
+        valid, now = limits.check_options(self._context.options.with_max_attempts(job)), self._context.now()
         whole = valid if now is None else msgspec.to_builtins(valid) | {"now": now}
         return msgspec.json.encode(whole).decode()
 

@@ -53,26 +53,26 @@ def _are_short(flags: tuple[str, ...]) -> bool:
     return len(flags) <= MAX_FLAGS and all(0 < len(flag) <= MAX_FLAG_CHARACTERS for flag in flags)
 
 
-def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
+def enqueue_call(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """Return the name of the statement for any job, and its values."""
-    if has_rules(job):
+    if has_extended_options(job):
         job = limits.check_options(job)
     on_failure = None if job.on_failure is None else msgspec.json.encode(job.on_failure).decode()
-    return "enqueue", (*built_in_values_of(job, now), on_failure, job.expires, job.unique_period)
+    return "enqueue", (*built_in_values(job, now), on_failure, job.expires, job.unique_period)
 
 
-def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
+def enqueue_jobs_call(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """Return the name of the statement for several jobs, in this order, and its values."""
     checked = [limits.check_options(job) for job in jobs]
     return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
 
 
-def has_rules(job: NewJob) -> bool:
+def has_extended_options(job: NewJob) -> bool:
     """Whether the job has options besides a key that ``enqueue_many`` does not accept."""
     return job.on_failure is not None or job.expires is not None or job.unique_period is not None
 
 
-def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+def plain_values(job: NewJob, now: datetime | None) -> tuple[object, ...]:
     """Return the values of the statement ``enqueue_plain``, for a job that names its queue."""
     details = _detail_values(job)
     if job.queue == DEFAULT_QUEUE:
@@ -80,7 +80,7 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
     return (job.task, job.payload, job.run_at, job.delay, now, *details)
 
 
-def built_in_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+def built_in_values(job: NewJob, now: datetime | None) -> tuple[object, ...]:
     """Return the values of the statement ``enqueue_built_in``; those of ``enqueue`` begin with them."""
     return (
         *(job.task, job.payload, job.run_at, job.delay, job.key, job.key_mode.value),

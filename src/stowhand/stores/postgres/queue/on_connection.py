@@ -20,7 +20,7 @@ from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.installer import Installer
-from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
+from stowhand.stores.postgres.queue.rows import Row, read_failed_attempt, read_job
 from stowhand.stores.postgres.queue.settlements import QueuePlan
 
 _NONEMPTY_TABLES = """
@@ -54,7 +54,7 @@ class PostgresOnConnection:
         return read_job(rows[0]) if rows else None
 
     def tries(self, job_id: int) -> Sequence[FailedAttempt]:
-        return [read_try(row) for row in self._rows("tries", (validate_id(job_id),))]
+        return [read_failed_attempt(row) for row in self._rows("tries", (validate_id(job_id),))]
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         tasks = None if request.tasks is None else list(request.tasks)
@@ -74,7 +74,7 @@ class PostgresOnConnection:
             self._run(function_call(self._in_transaction.function).encode(), (text,))
         return bool(written)
 
-    def live(self) -> int:
+    def count_unfinished(self) -> int:
         schema = self._context.fillings["schema"]
         ((count,),) = self._run(f"select count(*) from {schema}.live where state <> 'failed'".encode(), ())
         return int(count)

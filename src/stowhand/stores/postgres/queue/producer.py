@@ -1,4 +1,4 @@
-"""Enqueues of one or many jobs, committed here, by the functions of the schema."""
+"""Producer of jobs in transactions of its own, by the functions of the schema."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.group_commit import GroupCommit, TakeJobs
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import (
-    built_in_values_of,
+    built_in_values,
     bulk_values,
-    call_of,
-    call_of_each,
-    has_rules,
+    enqueue_call,
+    enqueue_jobs_call,
+    has_extended_options,
     is_plain,
     new_job,
-    plain_values_of,
+    plain_values,
 )
-from stowhand.stores.postgres.queue.rows import read_job, read_try
+from stowhand.stores.postgres.queue.rows import read_failed_attempt, read_job
 
 MAX_JOBS_PER_CHUNK = 1000
 _LOCK_ERRORS = (
@@ -47,16 +47,16 @@ class Producer:
         self._context = context
         self._clock = SystemClock()
         self._inserts = True
-        """Whether this login may insert into the table, which is faster than a function call. One refusal resets it."""
+        """Whether to insert into the table, which is faster than a function call. False once the server has refused."""
         self._group_commit = GroupCommit(self._alone, self._together, _is_divisible, self._error_for)
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. A plain one shares a commit with those enqueued at the same time.
+        """Commit one job. A plain job shares a commit with plain jobs that are enqueued at the same time.
 
         Raise OutcomeUnknown if the reply was lost, InvalidJob, or StoreError.
         """
-        job = self._context.options.whole(job)
-        if not is_plain(job):  # keys could deadlock
+        job = self._context.options.with_max_attempts(job)
+        if not is_plain(job):  # jobs with keys in one group could deadlock
             return await self._alone(job)
         return await self._group_commit.enqueue(job)
 
@@ -66,7 +66,7 @@ class Producer:
 
     async def _alone(self, job: NewJob) -> Job:
         plain = is_plain(job)
-        name, values = self._call_of_plain([job]) if plain else call_of(job, self._context.now())
+        name, values = self._plain_call([job]) if plain else enqueue_call(job, self._context.now())
         statement = self._context.statements[name]
         try:
             (row,) = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
@@ -79,15 +79,15 @@ class Producer:
             return read_job(row)
         return new_job(job, row)
 
-    async def _together(self, board: TakeJobs) -> Sequence[Job]:
-        """Enqueue the plain jobs of a group by one statement, in this order. Raise the errors of psycopg."""
+    async def _together(self, take_jobs: TakeJobs) -> Sequence[Job]:
+        """Enqueue the plain jobs of a group by one statement, in this order. Raises the errors of psycopg."""
         inserts = self._inserts
 
         async def write() -> list[Job]:
             async with self._context.pool.connection("enqueue") as connection:
-                if not (jobs := board()):
+                if not (jobs := take_jobs()):
                     return []
-                rows = await self.run(connection, *self._call_of_plain(jobs))
+                rows = await self.run(connection, *self._plain_call(jobs))
             return [new_job(*pair) for pair in zip(jobs, rows, strict=True)]
 
         try:
@@ -95,18 +95,18 @@ class Producer:
         except psycopg.Error as error:
             if inserts and postgres_errors.is_forbidden(error):
                 self._inserts = False
-                return await self._together(board)
+                return await self._together(take_jobs)
             raise
 
-    def _call_of_plain(self, jobs: Sequence[NewJob]) -> tuple[str, tuple[object, ...]]:
+    def _plain_call(self, jobs: Sequence[NewJob]) -> tuple[str, tuple[object, ...]]:
         """Return the name of the statement for plain jobs that wakes workers, and its values."""
         now = self._context.now()
         if self._inserts and len(jobs) == 1 and jobs[0].queue is not None:
-            return "enqueue_plain", plain_values_of(jobs[0], now)
+            return "enqueue_plain", plain_values(jobs[0], now)
         return "enqueue_group", bulk_values(jobs, now)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue all jobs or none in one transaction, in chunks: memory grows only with the ids."""
+        """Enqueue all jobs or none in one transaction. Jobs are read in chunks; only the ids stay in memory."""
         try:
             async with self._context.pool.connection("enqueue") as connection, connection.transaction():
                 ids = await self._write_all(connection, _chunks(jobs))
@@ -145,8 +145,8 @@ class Producer:
         keys: dict[str, KeyMode] = {}
         for job in jobs:
             limits.refuse_repeated_key(job, keys)
-        jobs = [self._context.options.whole(job) for job in jobs]
-        name, values = call_of_each(jobs, self._context.now())
+        jobs = [self._context.options.with_max_attempts(job) for job in jobs]
+        name, values = enqueue_jobs_call(jobs, self._context.now())
         statement = self._context.statements[name]
         try:
             new_rows = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
@@ -163,11 +163,13 @@ class Producer:
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the failed attempts of the job, in the order of their ends."""
         with self._context.translated():
-            return [read_try(row) for row in await self._context.ask("inspect", "tries", (validate_id(job_id),))]
+            return [
+                read_failed_attempt(row) for row in await self._context.ask("inspect", "tries", (validate_id(job_id),))
+            ]
 
     async def add_built_in(self, job: NewJob) -> Job:
-        """Commit one job of a built-in task: by a function that administrators and workers may call."""
-        values = built_in_values_of(limits.check_built_in(job), self._context.now())
+        """Commit one job of a built-in task, by a function that administrators and workers may call."""
+        values = built_in_values(limits.check_built_in(job), self._context.now())
         statement = self._context.statements["enqueue_built_in"]
         try:
             (row,) = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
@@ -181,27 +183,27 @@ class Producer:
         Jobs with keys are written in the order of their keys (function ``enqueue_jobs``), so calls do not deadlock.
         """
         if self._context.options.max_attempts is not None:
-            chunk = [self._context.options.whole(job) for job in chunk]
-        places = [place for place, job in enumerate(chunk) if job.key is None and not has_rules(job)]
+            chunk = [self._context.options.with_max_attempts(job) for job in chunk]
+        places = [place for place, job in enumerate(chunk) if job.key is None and not has_extended_options(job)]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         new = await self.run(connection, "enqueue_many", bulk_values(plain, self._context.now())) if plain else []
         if len(plain) == len(chunk):
             return [row[0] for row in new]
         ids = dict(zip(places, (row[0] for row in new), strict=True))
         others = [place for place in range(len(chunk)) if place not in ids]
-        each = call_of_each([chunk[place] for place in others], self._context.now())
-        ids |= zip(others, (row[0] for row in await self.run(connection, *each)), strict=True)
+        name, values = enqueue_jobs_call([chunk[place] for place in others], self._context.now())
+        ids |= zip(others, (row[0] for row in await self.run(connection, name, values)), strict=True)
         return [ids[place] for place in range(len(chunk))]
 
     async def write_ticks(self, connection: Session, jobs: Sequence[NewJob]) -> list[int]:
-        """Enqueue as ``write`` does the jobs of a crontab, which may be of a built-in task."""
+        """Enqueue the jobs of a crontab in this transaction. Unlike in ``write``, their tasks may be built in."""
         usual = [place for place, job in enumerate(jobs) if job.task not in BUILT_IN_TASKS]
         if len(usual) == len(jobs):
             return await self.write(connection, jobs)
         ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
         for place, job in enumerate(jobs):
             if place not in ids:
-                values = built_in_values_of(job, self._context.now())
+                values = built_in_values(job, self._context.now())
                 ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values)
         return [ids[place] for place in range(len(jobs))]
 
@@ -210,9 +212,9 @@ class Producer:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     def _error_for(self, error: BaseException, job: NewJob | None) -> Exception:
-        """Return InvalidJob if the values are at fault, otherwise the error of the store."""
+        """Return InvalidJob if the server refused the values, otherwise the translated error."""
         if isinstance(error, StoreError):
-            return type(error)(*error.args)
+            return type(error)(*error.args)  # each caller needs its own instance, since raising changes it
         if isinstance(error, UnicodeError | OverflowError) or postgres_errors.is_about_values(error):
             return refused(job, error)
         if postgres_errors.is_connection_lost(error):
@@ -230,10 +232,10 @@ def refused(job: NewJob | None, error: BaseException) -> InvalidJob:
 
 
 def _is_divisible(error: Exception) -> bool:
-    """Whether one job of the group may have caused the error, so that each is enqueued by itself.
+    """Return whether one job of the group may have caused the error, so that smaller groups are tried.
 
-    Causes are its values, a trigger that refuses it, and a lock that a trigger waits for. A server that is unreachable,
-    full or shutting down refuses all jobs.
+    Such causes are its values, a trigger that refuses it, and a lock that a trigger waits for. A server that is
+    unreachable, full or shutting down refuses all jobs.
     """
     if isinstance(error, StoreError) or postgres_errors.is_connection_lost(error):
         return False

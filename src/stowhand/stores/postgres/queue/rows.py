@@ -138,7 +138,7 @@ def read_job(row: Row) -> Job:
     return Job(**fields)
 
 
-def read_try(row: Row) -> FailedAttempt:
+def read_failed_attempt(row: Row) -> FailedAttempt:
     """Convert a row of the statement ``tries``."""
     number, round_, worker, started_at, ended_at, outcome, error_class, error = row
     return FailedAttempt(

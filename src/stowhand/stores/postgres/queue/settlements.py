@@ -19,7 +19,7 @@ from stowhand.stores.database.link import Connection, Row, rows
 from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.new_jobs import call_of, call_of_each
+from stowhand.stores.postgres.queue.new_jobs import enqueue_call, enqueue_jobs_call
 from stowhand.stores.postgres.queue.producer import MAX_JOBS_PER_CHUNK
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
 from stowhand.stores.postgres.shared.plan import Query
@@ -50,7 +50,7 @@ class Settlements:
         if len(leases) < len(batch):
             return await self.settle(batch, repeat=False), ()
         values = (
-            *(*pairs(leases), self._context.keep, request.worker, request.token, request.limit, request.lease),
+            *(*pairs(leases), self._context.keeps_history, request.worker, request.token, request.limit, request.lease),
             None if request.tasks is None else list(request.tasks),
             *(list(request.forbidden_flags) or None, self._context.now(), *queue_values(request.queues)),
         )
@@ -83,14 +83,14 @@ class Settlements:
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         if not jobs:
             return
-        jobs = [self._context.options.whole(limits.check_options(job)) for job in jobs]
+        jobs = [self._context.options.with_max_attempts(limits.check_options(job)) for job in jobs]
         if len(jobs) == 1:
-            await self._rows(connection, *call_of(jobs[0], self._context.now()))
+            await self._rows(connection, *enqueue_call(jobs[0], self._context.now()))
             return
         ordered_jobs = sorted(jobs, key=lambda job: job.key or "")  # the order in which one statement locks keys
         for start in range(0, len(ordered_jobs), MAX_JOBS_PER_CHUNK):
             await self._rows(
-                connection, *call_of_each(ordered_jobs[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
+                connection, *enqueue_jobs_call(ordered_jobs[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
             )
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
@@ -131,7 +131,7 @@ class QueuePlan:
         )
 
     def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
-        values = (*pairs(leases), self._context.keep, self._context.now())
+        values = (*pairs(leases), self._context.keeps_history, self._context.now())
         return Query(self._context.statements["settle_completed"], values, itemgetter(0))
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
@@ -146,7 +146,7 @@ class QueuePlan:
             text_array(settlement.error_class for settlement in settlements),
             text_array(settlement.result for settlement in settlements),
             text_array(settlement.payload for settlement in settlements),
-            self._context.keep,
+            self._context.keeps_history,
             self._context.now(),
         )
         return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))

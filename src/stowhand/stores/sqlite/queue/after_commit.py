@@ -16,7 +16,7 @@ from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.callers.connection_types import commit_aware_caller, is_asyncpg
 from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
@@ -30,7 +30,7 @@ class AfterCommit:
         self._warned_types: set[type] = set()
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        job = self._options.whole(job)
+        job = self._options.with_max_attempts(job)
         caller = commit_aware_caller(connection)
         if caller is None:
             return self._at_once(connection, job)
@@ -91,7 +91,7 @@ def _reserve_id(tx: Transaction) -> int:
 
 
 def _add(tx: Transaction, job: NewJob, job_id: int | None = None) -> Job:
-    with trouble.refusing():
+    with error_translation.refusing():
         return enqueue.find(tx, enqueue.add(tx, job, job_id=job_id), job)
 
 

@@ -29,7 +29,7 @@ from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnect
 from stowhand.stores.database.sqlite_errors import code, is_interrupted
 from stowhand.stores.database.sqlite_file import ReplacementReporter
 from stowhand.stores.database.sqlite_wake import DirectWake, Wake
-from stowhand.stores.sqlite.queue import moment, schema, trouble
+from stowhand.stores.sqlite.queue import error_translation, moment, schema
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class FileConnections(Connections):
     ) -> SqliteConnection[Transaction]:
         return SqliteConnection(
             self.path,
-            self._dial,
+            self._open_raw,
             self.make_transaction,
             prepare=prepare,
             explain=self._explain,
@@ -229,9 +229,9 @@ class FileConnections(Connections):
     def _explain(self, error: sqlite3.Error, path: Path) -> StoreError:
         if self._options.read_only and code(error) == sqlite3.SQLITE_READONLY:
             return StoreRefused(f"{path}: {error}: the store was opened for reading only (read_only)")
-        return trouble.explain(error, path)
+        return error_translation.explain(error, path)
 
-    def _dial(self) -> sqlite3.Connection:
+    def _open_raw(self) -> sqlite3.Connection:
         synchronous = f"synchronous = {self._options.synchronous}"
         read_only = ("query_only = ON",) if self._options.read_only else ()
         try:

@@ -20,7 +20,7 @@ from stowhand.protocols.flow_tables import (
     spend,
 )
 from stowhand.stores.kernel.steps import FlowSteps
-from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.administrator import remove_key
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
@@ -43,21 +43,21 @@ _parent_payload = msgspec.json.Decoder(ParentPayload)
 class SqliteFlowTables(FlowSteps):
     """Tables of flows on the store's connections."""
 
-    def __init__(self, connections: Connections, *, keeps: bool) -> None:
+    def __init__(self, connections: Connections, *, keeps_history: bool) -> None:
         super().__init__(Reader(connections))
         self._connections = connections
-        self.keeps = keeps
+        self.keeps_history = keeps_history
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
         """Create all jobs or none."""
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
         return await self._connections.write(lambda tx: _create(tx, flow, checked), wakes=True)
 
-    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+    async def store_lists(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Store lists for as long as the job is known."""
         await self._connections.write(lambda tx: _keep(tx, job_id, lists))
 
-    async def kept(self, list_id: str) -> str | None:
+    async def read_list(self, list_id: str) -> str | None:
         """Return the content of a stored list; ``None`` if it is absent."""
         matches = await self._connections.column("kept", id=list_id)
         return matches[0] if matches else None
@@ -113,7 +113,7 @@ def prune(tx: Transaction, *, age: float) -> bool:
 
 def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> list[str]:
     ids: list[str] = []
-    with trouble.refusing():
+    with error_translation.refusing():
         for job in jobs:
             holder = None if job.key is None else tx.row("key_holder", flow=flow, key=job.key)
             ids.append(job.id if holder is None else holder[0])

@@ -15,7 +15,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import SQLITE
 from stowhand.stores.callers.connection_types import caller_to
 from stowhand.stores.database.sqlite_errors import is_busy
-from stowhand.stores.sqlite.queue import enqueue, schema, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation, schema
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 _IN_MEMORY = "a database in memory"
@@ -50,7 +50,7 @@ def _checked_enqueue(raw: sqlite3.Connection, job: NewJob, make_transaction: Mak
                 f"{path}: this transaction cannot start to write: it started as a reader, and another transaction has"
                 " written since or did not end within this connection's timeout; start it with BEGIN IMMEDIATE"
             ) from error
-        raise trouble.explain(error, path) from error
+        raise error_translation.explain(error, path) from error
 
 
 def _enqueue(raw: sqlite3.Connection, job: NewJob, make_transaction: MakeTransaction, path: Path) -> Job:
@@ -59,7 +59,7 @@ def _enqueue(raw: sqlite3.Connection, job: NewJob, make_transaction: MakeTransac
         _begin(raw, path)
     raw.execute("SAVEPOINT stowhand_enqueue")
     try:
-        with trouble.refusing():
+        with error_translation.refusing():
             tx = make_transaction(raw)
             enqueued = enqueue.find(tx, enqueue.add(tx, job), job)
     except BaseException:

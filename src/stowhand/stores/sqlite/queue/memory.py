@@ -1,7 +1,7 @@
-"""A store in memory, for tests and trials: the embedded queue on a private SQLite database.
+"""A store in memory, for tests and trials: the SQLite queue on a private database.
 
-Every call uses the one connection inline, under its lock. Temporary triggers record whether a transaction made jobs
-claimable, so that only such a transaction wakes workers.
+All calls share one connection. They run on the calling thread, under the connection's lock. Temporary triggers record
+whether a transaction made jobs claimable, so that only such a transaction wakes workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_errors import code
 from stowhand.stores.database.sqlite_wake import DirectWake
-from stowhand.stores.sqlite.queue import moment, schema, trouble
+from stowhand.stores.sqlite.queue import error_translation, moment, schema
 from stowhand.stores.sqlite.queue.after_commit import AfterCommit
 from stowhand.stores.sqlite.queue.connections import Connections, Work
 from stowhand.stores.sqlite.queue.store import EmbeddedStore
@@ -47,15 +47,15 @@ _CLAIMABLE_EVENTS = (
 
 
 class MemoryStore(EmbeddedStore):
-    """Jobs in the memory of this process. It behaves like every other store.
+    """Store in the memory of this process. It keeps every rule of the stores in files and on servers.
 
-    Several workers share jobs by sharing one ``MemoryStore``. Its heartbeats may be used from another thread.
+    Several workers share jobs by sharing one ``MemoryStore``. Heartbeats may be sent from another thread.
     """
 
     def __init__(
-        self, clock: Clock | None = None, options: StoreOptions | None = None, *, hears_commits: bool = False
+        self, clock: Clock | None = None, options: StoreOptions | None = None, *, supports_enqueue_in: bool = False
     ) -> None:
-        """``hears_commits``: support ``enqueue_in`` in tests (``after_commit``)."""
+        """``supports_enqueue_in``: accept ``enqueue_in`` in tests, and enqueue after the commit."""
         clock, options, notices = clock or SystemClock(), options or StoreOptions(), Notices()
         if options.pinned is None and clock.pinned() is not None:
             options = msgspec.structs.replace(options, pinned=lambda: clock.pinned() or wall_clock())
@@ -65,14 +65,14 @@ class MemoryStore(EmbeddedStore):
             "connections": "a memory store has no connections for tasks; use PostgreSQL",
         }
         super().__init__(connections, options, notices, description=DATABASE_NAME, absent=absent)
-        self.transactions = AfterCommit(connections.connection, options, notices) if hears_commits else None
+        self.transactions = AfterCommit(connections.connection, options, notices) if supports_enqueue_in else None
 
     async def close(self) -> None:
         """Do nothing: the jobs stay."""
 
 
 class PrivateConnections(Connections):
-    """One connection, used inline."""
+    """The one connection of a memory store. Calls run on the calling thread."""
 
     retry_pauses = ()
     waits_for_disk = False
@@ -135,7 +135,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
         super().__init__(Path(DATABASE_NAME), self._open_database, make_context, explain=_explain)
         self._wake = wake
         self._has_claimable_jobs = threading.Event()
-        """Set when the transaction makes jobs claimable."""
+        """Set by a trigger if the current transaction makes jobs claimable."""
 
     def write(self, work: Work[T]) -> T:
         with self._lock:
@@ -152,7 +152,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
     def _connected(self, timeout_seconds: float | None = None) -> sqlite3.Connection:
         if self._raw is None:
             self._check_fork()
-            self._raw = self._dial()
+            self._raw = self._open_raw()
         return self._raw
 
     def _open_database(self) -> sqlite3.Connection:
@@ -173,12 +173,12 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError:
             "the memory store is full: SQLite allows at most 1 GiB for a database in memory; committed jobs are kept."
             " Purge ended jobs, or store jobs in a file (sqlite:///jobs.db)"
         )
-    return trouble.explain(error, path)
+    return error_translation.explain(error, path)
 
 
 @cache
 def _template() -> bytes:
-    """Return an empty database with our tables."""
+    """Return a database with empty tables, in SQLite's file format."""
     raw = _connect()
     try:
         raw.execute("BEGIN")
@@ -194,7 +194,7 @@ def _connect() -> sqlite3.Connection:
 
 
 def _create_triggers(raw: sqlite3.Connection) -> None:
-    # Temporary triggers belong to the connection, so the schema stays that of a file.
+    # Temporary triggers belong to the connection, so the schema is the same as in a file.
     for number, event in enumerate(_CLAIMABLE_EVENTS):
         raw.execute(
             f"CREATE TEMP TRIGGER IF NOT EXISTS claimable_{number} AFTER {event} BEGIN SELECT stowhand_claimable(); END"

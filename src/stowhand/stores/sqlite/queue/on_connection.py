@@ -30,7 +30,7 @@ class SqliteOnConnection:
         self._now = moment.clock(options.pinned)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        enqueued = enqueue_in(connection, self._options.whole(job), self._make_transaction)
+        enqueued = enqueue_in(connection, self._options.with_max_attempts(job), self._make_transaction)
         assert isinstance(enqueued, Job)  # no library that lends its connection here is asynchronous
         return enqueued
 
@@ -54,7 +54,7 @@ class SqliteOnConnection:
         with self._transaction() as tx:
             return settle.settle_one(tx, lease, settlement, repeat=False) is not Verdict.LOST
 
-    def live(self) -> int:
+    def count_unfinished(self) -> int:
         with self._transaction() as tx:
             ((count,),) = tx.raw.execute("SELECT count(*) FROM stowhand_jobs WHERE state <> 'failed'")
             return int(count)

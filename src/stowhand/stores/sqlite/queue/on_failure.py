@@ -10,7 +10,7 @@ from stowhand.jobs.failure import NOT_ENQUEUED_PREFIX, failure_job
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.text import clean
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
-from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 _new_job = msgspec.json.Decoder(NewJob)
@@ -30,7 +30,7 @@ def enqueue_reports(tx: Transaction, error_class: str | None) -> None:
         tx.run("mark_reported", id=row[0])
         error = write_in_savepoint(tx.raw, lambda row=row: _enqueue_report(tx, row, error_class))  # type: ignore[misc]
         if error is not None:
-            tx.run("append_error", id=row[0], text=clean(f"{NOT_ENQUEUED_PREFIX}{trouble.refusal(error)}"))
+            tx.run("append_error", id=row[0], text=clean(f"{NOT_ENQUEUED_PREFIX}{error_translation.refusal(error)}"))
 
 
 def _enqueue_report(tx: Transaction, row: tuple[Any, ...], error_class: str | None) -> None:

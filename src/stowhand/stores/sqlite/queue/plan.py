@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Reply
-from stowhand.stores.sqlite.queue import finish, settle, trouble
+from stowhand.stores.sqlite.queue import error_translation, finish, settle
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -22,7 +22,7 @@ class QueuePlan:
         return settle.settle(tx, batch, repeat=repeat)
 
     def reason(self, error: Exception) -> str:
-        return trouble.reason(error)
+        return error_translation.reason(error)
 
     def renew(self, tx: Transaction, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         pairs = as_json([lease.pair for lease in leases])

@@ -12,7 +12,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_errors import is_refused
 from stowhand.stores.group_commit import GroupCommit, TakeJobs
-from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
 from stowhand.stores.sqlite.queue.rows import to_job, to_try
@@ -32,7 +32,7 @@ class Producer:
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. A job without a key shares a commit with those enqueued at the same time."""
-        job = self._options.whole(job)
+        job = self._options.with_max_attempts(job)
         if job.key is not None or not self._connections.waits_for_disk:
             return await self._alone(job)
         return await self._group_commit.enqueue(job)
@@ -44,8 +44,8 @@ class Producer:
     async def _alone(self, job: NewJob) -> Job:
         return await self._connections.write(lambda tx: _add(tx, job), wakes=True)
 
-    async def _together(self, board: TakeJobs) -> list[Job]:
-        jobs = board()
+    async def _together(self, take_jobs: TakeJobs) -> list[Job]:
+        jobs = take_jobs()
         return await self._connections.write(lambda tx: [_add(tx, job) for job in jobs], wakes=True) if jobs else []
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
@@ -58,10 +58,10 @@ class Producer:
         try:
             if isinstance(jobs, AsyncIterable):
                 async for job in jobs:
-                    spool.put(self._options.whole(job))
+                    spool.put(self._options.with_max_attempts(job))
             else:
                 for job in jobs:
-                    spool.put(self._options.whole(job))
+                    spool.put(self._options.with_max_attempts(job))
             return await self._connections.write(lambda tx: _add_many(tx, spool), wakes=True)
         finally:
             spool.close()
@@ -69,7 +69,7 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Commit these jobs in one transaction. Return them in this order."""
         spool = Spool()
-        for job in (whole_jobs := [self._options.whole(job) for job in jobs]):
+        for job in (whole_jobs := [self._options.with_max_attempts(job) for job in jobs]):
             spool.put(job)
 
         def add(tx: Transaction) -> list[Job]:
@@ -93,7 +93,7 @@ class Producer:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the transaction of the caller's connection."""
-        job = self._options.whole(job)
+        job = self._options.with_max_attempts(job)
         return enqueue_in(connection, job, self._connections.make_transaction, self._connections.path)
 
 
@@ -109,10 +109,10 @@ def get(tx: Transaction, job_id: int) -> Job | None:
 
 
 def _add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> Job:
-    with trouble.refusing():
+    with error_translation.refusing():
         return enqueue.find(tx, enqueue.add(tx, job, built_in=built_in), job)
 
 
 def _add_many(tx: Transaction, spool: Spool) -> list[int]:
-    with trouble.refusing():
+    with error_translation.refusing():
         return enqueue.add_many(tx, spool.chunks())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.jobs.job import State
-from stowhand.protocols.producer import JobStanding
+from stowhand.protocols.producer import JobStatus
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime
@@ -27,15 +27,15 @@ class Results:
         self._retention = retention
         # The workers' wake-up is unsuitable: it also rings for every enqueue of this process.
         self._wake = connections.commit_wake()
-        self.hear = None if self._wake is None else partial(_hear, self._wake)
+        self.wait_for_commit = None if self._wake is None else partial(_wait_for_commit, self._wake)
 
     async def retention(self) -> float | None:
         """Return the seconds for which this store keeps the history; ``None`` if it keeps none."""
         return self._retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStatus]:
         """Return the state of each job, by one statement."""
-        return await self._connections.read(lambda tx: _standings(tx, job_ids))
+        return await self._connections.read(lambda tx: _statuses(tx, job_ids))
 
     def close(self) -> None:
         """Close the connection that waits for commits."""
@@ -43,24 +43,24 @@ class Results:
             self._wake.close()
 
 
-async def _hear(wake: Wake) -> None:
+async def _wait_for_commit(wake: Wake) -> None:
     """Wait until another connection has committed."""
     while not await wake.wait(COMMIT_WAIT_SECONDS):
         pass
 
 
-def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[JobStanding]:
+def _statuses(tx: Transaction, job_ids: Sequence[int]) -> list[JobStatus]:
     job_rows = tx.rows("standings", ids=as_json(job_ids))
     last_id = None
-    standings = []
+    statuses = []
     for row in job_rows:
         job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
         if state is None:
             last_id = last_id or tx.row("last_id") or (0,)
-            standings.append(JobStanding(job_id, is_known=job_id <= last_id[0]))
+            statuses.append(JobStatus(job_id, is_known=job_id <= last_id[0]))
             continue
-        standings.append(
-            JobStanding(
+        statuses.append(
+            JobStatus(
                 job_id,
                 State(state),
                 attempts=attempts,
@@ -73,4 +73,4 @@ def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[JobStanding]:
                 replaced=replaced,
             )
         )
-    return standings
+    return statuses

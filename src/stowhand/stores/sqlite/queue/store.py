@@ -86,7 +86,7 @@ class EmbeddedStore:
         self.operate = Operator(connections)
         self.timetable = Timetable(connections, options)
         self.schema = Installer(connections)
-        self.flows = SqliteFlowTables(connections, keeps=options.history is not None)
+        self.flows = SqliteFlowTables(connections, keeps_history=options.history is not None)
         self.results = Results(connections, options.history)
 
     async def open(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULER_TIMEOUT, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_ticks
-from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -34,11 +34,11 @@ class Timetable:
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """Enqueue the job of each tick, at most once ever."""
-        ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
+        ticks = [msgspec.structs.replace(tick, job=self._options.with_max_attempts(tick.job)) for tick in ticks]
 
         def schedule(tx: Transaction) -> Sequence[LedgerEntry]:
             checked = validate_ticks(ticks, to_datetime(tx.now.wall))
-            with trouble.refusing():
+            with error_translation.refusing():
                 return [_schedule(tx, tick) for tick in checked]
 
         return await self._connections.write(schedule, wakes=True)

@@ -114,7 +114,7 @@ class TableConnections:
     ) -> SqliteConnection[TableTransaction]:
         """Return a further connection, for a thread of the caller."""
 
-        def dial() -> sqlite3.Connection:
+        def open_raw() -> sqlite3.Connection:
             try:
                 return sqlite_file.connect(self.path, settings)
             except FileNotFoundError:
@@ -129,7 +129,7 @@ class TableConnections:
         # The application owns the file, and may replace it, for example with a backup.
         return SqliteConnection(
             self.path,
-            dial,
+            open_raw,
             lambda raw: TableTransaction(raw, self.now(), lambda: self.table),
             prepare=prepare,
             explain=_explain,
