@@ -405,13 +405,15 @@ def test_what_a_task_finds_about_its_job_is_no_misspelt_setting() -> None:
     assert unknown_variables({"STOWHAND_JOBZ": "1"})
 
 
-@pytest.mark.parametrize("given", ["nonsense", '{"same_sgnal": 1}', '{"exited": -5}', '{"same_signal": 1e9}', "[]"])
+@pytest.mark.parametrize(
+    "given", ["nonsense", '{"same_signl_window": 1}', '{"exit_timeout": -5}', '{"same_signal_window": 1e9}', "[]"]
+)
 def test_waits_of_tests_that_are_left_behind_are_refused_where_they_cannot_be_meant(tmp_path: Path, given: str) -> None:
     assert "STOWHAND_TIMINGS: " in problems(tmp_path, STOWHAND_TIMINGS=given)
 
 
 def test_waits_of_tests_change_a_worker_by_a_warning_only(read: Any) -> None:
     assert read(STOWHAND_TIMINGS="").timings == read().timings
-    assert read(STOWHAND_TIMINGS='{"same_signal": 60}').timings.same_signal == 60
+    assert read(STOWHAND_TIMINGS='{"same_signal_window": 60}').timings.same_signal_window == 60
     ((_, said),) = unknown_variables({"STOWHAND_TIMINGS": "{}"})
     assert "for Stowhand's own tests only" in said

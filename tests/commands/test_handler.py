@@ -409,7 +409,7 @@ def test_a_stop_during_a_failed_start_stops(run: Run) -> None:
 
 
 def test_a_stopping_worker_waits_for_commands_to_end() -> None:
-    assert handler.MAX_LOST_GRACE_SECONDS < handler.MAX_STOPPING_GRACE_SECONDS < DEFAULT_TIMINGS.last_pause
+    assert handler.MAX_LOST_GRACE_SECONDS < handler.MAX_STOPPING_GRACE_SECONDS < DEFAULT_TIMINGS.final_timeout
 
 
 def test_processes_left_by_a_command_are_killed(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

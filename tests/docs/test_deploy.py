@@ -28,7 +28,7 @@ from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 
 DEPLOY = ROOT / "deploy"
-AFTERWARDS = DEFAULT_TIMINGS.exited
+AFTERWARDS = DEFAULT_TIMINGS.exit_timeout
 """Seconds that a worker may take to end beyond its grace."""
 VARIABLES = {setting.variables[0]: setting for setting in SETTINGS.values()}
 INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")

@@ -57,7 +57,7 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
 async def test_an_error_during_the_stop_is_reported_and_raised(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = partial(Host, timings=Timings(last_pause=0.05))  # what it could not record is waited for
+    quick = partial(Host, timings=Timings(final_timeout=0.05))  # what it could not record is waited for
     monkeypatch.setattr("stowhand.worker.worker.Host", quick)
     begun, may_end = asyncio.Event(), asyncio.Event()
     told: list[str] = []

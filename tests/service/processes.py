@@ -26,13 +26,13 @@ from tests.support.fork_server import FORKS_TOO, SERVES
 
 T = TypeVar("T")
 QUICK = Timings(
-    same_signal=0.05,
-    thread_ends=0.2,
-    suspects_every=0.2,
-    unable=0.1,
-    report_every=0.1,
-    answer_fresh=0.1,
-    counts_fresh=0.2,
+    same_signal_window=0.05,
+    thread_end_timeout=0.2,
+    suspect_poll_interval=0.2,
+    failed_start_delay=0.1,
+    report_interval=0.1,
+    max_probe_age=0.1,
+    max_count_age=0.2,
 )
 """Short pauses. Time limits that a slow machine needs are unchanged: those of the store and of the end of a process."""
 SIGNAL_SPACING_SECONDS = 0.1

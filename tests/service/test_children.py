@@ -14,7 +14,7 @@ from stowhand.service.children import Child, Children, NextStep, Slot
 from stowhand.worker.host import Timings
 from tests.conftest import Run
 
-QUICK = Timings(same_signal=0.0, exited=0.3, killed=0.1)
+QUICK = Timings(same_signal_window=0.0, exit_timeout=0.3, kill_margin=0.1)
 ECHO = "tests.service.echoing"
 PATIENCE = 30
 

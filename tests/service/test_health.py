@@ -95,7 +95,7 @@ def test_a_blocked_loop_is_reported_and_is_not_alive_beyond_its_maximum(
     manager = Manager(f"@stowhand-test-watchdog-{os.getpid()}")
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
-    timings = replace(QUICK, blocked_after=0.3, blocked_at_least=1.0, report_every=1.0)
+    timings = replace(QUICK, blocked_threshold=0.3, min_blocked_time=1.0, report_interval=1.0)
     sqlite_workers.start("--http", "0", "--lease", "1", "--grace", "300", timings=timings)
     pages = Pages(sqlite_workers)
     manager.wait_for("READY=1")

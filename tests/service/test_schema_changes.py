@@ -110,7 +110,7 @@ def test_a_worker_whose_schema_was_removed_ends_with_a_message(
     async def story() -> None:
         app = new_app(url)
         store = await app.open(install=True)
-        worker = Worker(store, idle, WorkerOptions(poll_interval=0.05), host=Host(timings=Timings(last_pause=0.1)))
+        worker = Worker(store, idle, WorkerOptions(poll_interval=0.05), host=Host(timings=Timings(final_timeout=0.1)))
         await store.schema.uninstall()
         with pytest.raises(SchemaMissing):
             await worker.run()

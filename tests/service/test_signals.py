@@ -34,7 +34,7 @@ from tests.service.processes import (
     with_store,
 )
 
-PATIENT = replace(QUICK, exited=120.0)
+PATIENT = replace(QUICK, exit_timeout=120.0)
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def test_two_signals_that_come_close_together_count_once(
 ) -> None:
     gate = tmp_path / "gate"
     job_id = _enqueue(url, NewJob(task="gated", payload=f'{{"gate": "{gate}"}}'))
-    process = workers.start("--log-level", "debug", "--processes", processes, timings=replace(QUICK, same_signal=60.0))
+    process = workers.start(
+        "--log-level", "debug", "--processes", processes, timings=replace(QUICK, same_signal_window=60.0)
+    )
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
@@ -109,7 +111,7 @@ def test_a_stop_requested_while_children_start_reaches_them(run: Run, url: str) 
 
 
 def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: str) -> None:
-    timings, options = Timings(slowest_restart=300.0), WorkerOptions(grace=30.0)
+    timings, options = Timings(max_restart_delay=300.0), WorkerOptions(grace=30.0)
     settings = WorkerSettings(
         store=_store_settings(url), app="tests.service.work:app", processes=2, worker=options, timings=timings
     )

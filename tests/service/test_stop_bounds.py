@@ -34,19 +34,19 @@ from tests.service.processes import COUNTING_PROGRAM, Workers, add, exit_code_wi
 from tests.support.proxy import Proxy
 
 LINGERING = ("tests.service.lingering",)
-HASTY = Timings(last_pause=0.5, last_calls=0.1, exited=1.5)
+HASTY = Timings(final_timeout=0.5, final_calls_time=0.1, exit_timeout=1.5)
 SLACK = 3.0
 """Seconds for a slow machine; a blocked loop took half a minute and more."""
 
 
 def test_the_time_limits_of_a_stop_fit_together() -> None:
-    assert DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls > KILL_DELAY_SECONDS, (
+    assert DEFAULT_TIMINGS.final_timeout - DEFAULT_TIMINGS.final_calls_time > KILL_DELAY_SECONDS, (
         "a stopping worker waits a little longer for its programs"
     )
-    assert DEFAULT_TIMINGS.last_pause < DEFAULT_TIMINGS.exited - DEFAULT_TIMINGS.made_to, (
+    assert DEFAULT_TIMINGS.final_timeout < DEFAULT_TIMINGS.exit_timeout - DEFAULT_TIMINGS.forced_exit_margin, (
         "a worker that is not stuck ends in order"
     )
-    assert DEFAULT_TIMINGS.give_back < DEFAULT_TIMINGS.made_to - DEFAULT_TIMINGS.killed, (
+    assert DEFAULT_TIMINGS.lease_release_timeout < DEFAULT_TIMINGS.forced_exit_margin - DEFAULT_TIMINGS.kill_margin, (
         "a child gives back what it holds before it is killed"
     )
 
@@ -55,12 +55,12 @@ def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path
     url = f"sqlite:///{tmp_path}/queue.db"
     workers = Workers(url, tmp_path)
     job_id = add(url, "blocker", '{"seconds": 120}')
-    giving = replace(HASTY, give_back=60.0)
+    giving = replace(HASTY, lease_release_timeout=60.0)
     started = workers.start("--log-level", "debug", "--grace", "0", program=COUNTING_PROGRAM, timings=giving)
     try:
         workers.wait_for("Started task")
         signal_until(started, signal.SIGTERM, lambda: "request 1" in workers.output())
-        assert exit_code_within(started, HASTY.exited + SLACK) == exit_codes.FAILURE
+        assert exit_code_within(started, HASTY.exit_timeout + SLACK) == exit_codes.FAILURE
     finally:
         workers.destroy()
     job = job_of(url, job_id)
@@ -79,7 +79,7 @@ def test_a_store_that_stops_answering_does_not_delay_a_stopping_worker(postgres_
                 proxy.silence_next_request(role)
             started.send_signal(signal.SIGTERM)
             gate.touch()
-            code = exit_code_within(started, HASTY.exited + SLACK)
+            code = exit_code_within(started, HASTY.exit_timeout + SLACK)
             assert code == exit_codes.FAILURE, "the driver's own patience is five seconds"
         finally:
             workers.destroy()
@@ -188,7 +188,7 @@ def test_an_unreachable_store_ends_a_child_at_the_start_and_restarts_it_later(ru
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
         assert early._ends_with(code)
         assert early.children.is_stopping
-        late._started_at -= DEFAULT_TIMINGS.steady + 1
+        late._started_at -= DEFAULT_TIMINGS.min_steady_time + 1
         assert not late._ends_with(code)
         assert not late.children.is_stopping
         late.request_stop()

@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 MOMENTS = (0.0, 0.25, 0.4, 0.55, 0.7, 0.9, 1.2)
 """Seconds after its start: while Python loads, while it connects, claims, runs, settles."""
 GRACE = 1.0
-SHORT_END = replace(QUICK, last_pause=0.5, last_calls=0.2)
+SHORT_END = replace(QUICK, final_timeout=0.5, final_calls_time=0.2)
 BY_ITSELF = (0, -signal.SIGTERM)
 """Its own end; or the signal's, as long as Python itself was still starting."""
 

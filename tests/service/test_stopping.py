@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stowhand.jobs.job import State
 from tests.service.processes import QUICK, SIGNAL_SPACING_SECONDS, Workers, add, job_of
 
-SHORT_END = replace(QUICK, last_pause=0.5, last_calls=0.2)
+SHORT_END = replace(QUICK, final_timeout=0.5, final_calls_time=0.2)
 
 
 def test_the_first_signal_lets_a_running_job_end(url: str, workers: Workers, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_thread_that_cannot_be_stopped_cannot_keep_the_process_alive(url: str,
 
 def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, workers: Workers) -> None:
     job_id = add(url, "blocker", '{"seconds": 1.5}')
-    process = workers.start("--lease", "1", "--once", timings=replace(QUICK, blocked_after=0.2))
+    process = workers.start("--lease", "1", "--once", timings=replace(QUICK, blocked_threshold=0.2))
     assert process.wait(60) == 0
     said = workers.output()
     assert "blocker" in said

@@ -175,7 +175,7 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_continues(
 ) -> None:
     files = [tmp_path / "one", tmp_path / "two"]
     ids = [add(sqlite_workers.url, "obeying_thread", f'{{"file": "{file}"}}') for file in files]
-    process = sqlite_workers.start("-j", "2", timings=replace(QUICK, thread_ends=5.0))
+    process = sqlite_workers.start("-j", "2", timings=replace(QUICK, thread_end_timeout=5.0))
     _wait_for_files(files, sqlite_workers)
     with_store(sqlite_workers.url, lambda store: store.admin.cancel_jobs(ids))
     innocent = add(sqlite_workers.url, "innocent", '{"number": 1}')

@@ -360,7 +360,7 @@ def test_one_that_ignores_term_is_killed_after_a_pause(
     least: float,
     most: float,
 ) -> None:
-    assert executable.KILL_DELAY_AFTER_LOSS_SECONDS < executable.KILL_DELAY_SECONDS < DEFAULT_TIMINGS.last_pause, (
+    assert executable.KILL_DELAY_AFTER_LOSS_SECONDS < executable.KILL_DELAY_SECONDS < DEFAULT_TIMINGS.final_timeout, (
         "a stopping worker waits longer"
     )
     monkeypatch.setattr(executable, "KILL_DELAY_SECONDS", pauses[0])

@@ -362,7 +362,7 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
         act_id = await harness.add("act")
         await clock.settle()
         harness.worker.stop()
-        await clock.advance(5 + DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls / 2)
+        await clock.advance(5 + DEFAULT_TIMINGS.final_timeout - DEFAULT_TIMINGS.final_calls_time / 2)
         assert not harness.ending.done()
         harness.store.gates.pop("settle").set()
         await harness.ended()

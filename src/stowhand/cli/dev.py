@@ -106,7 +106,7 @@ class _Development:
         (slot,) = self._children.slots
         if slot.child is not None:
             slot.child.send(b"drain")
-            timer = self._clock.call_later(self._grace + DEFAULT_TIMINGS.exited, slot.child.kill)
+            timer = self._clock.call_later(self._grace + DEFAULT_TIMINGS.exit_timeout, slot.child.kill)
             await slot.child.wait()
             timer.cancel()
 

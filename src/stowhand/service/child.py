@@ -92,7 +92,7 @@ class ChildReporter(ProcessObserver):
     async def _report(self, liveness: LoopLiveness) -> float:
         self._record_lag(liveness.lag())
         write_report(self._folder, report_of(liveness, self._clock))
-        return self._settings.timings.report_every
+        return self._settings.timings.report_interval
 
 
 def _remove_folder(folder: Path) -> None:

@@ -189,7 +189,7 @@ class Children:
         self._timings = timings
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
-        self._stop_requests = StopRequests(timings.same_signal)
+        self._stop_requests = StopRequests(timings.same_signal_window)
         self._timers: list[Cancelable] = []
         self._latest_order: bytes | None = None
         self._is_killing = False
@@ -258,8 +258,8 @@ class Children:
     def _stop(self, word: bytes, grace: float) -> None:
         self._stopped.set()
         self._send(word)
-        kill_delay = self._timings.killed
-        self._call_after(grace + self._timings.exited - kill_delay, lambda: self._kill(kill_delay / 2))
+        kill_delay = self._timings.kill_margin
+        self._call_after(grace + self._timings.exit_timeout - kill_delay, lambda: self._kill(kill_delay / 2))
 
     def _kill(self, overdue: float) -> None:
         self._is_killing = True
@@ -301,11 +301,11 @@ class Children:
         return code
 
     def _pause(self, slot: Slot) -> float:
-        if slot.lifetime > self._timings.steady:
+        if slot.lifetime > self._timings.min_steady_time:
             slot.quick_deaths = 0
             return 0.0
         slot.quick_deaths += 1
-        return float(min(FIRST_RESTART_PAUSE_SECONDS * 2.0 ** (slot.quick_deaths - 1), self._timings.slowest_restart))
+        return float(min(FIRST_RESTART_PAUSE_SECONDS * 2.0 ** (slot.quick_deaths - 1), self._timings.max_restart_delay))
 
 
 def stop_with_parent() -> None:

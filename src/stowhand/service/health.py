@@ -3,7 +3,7 @@
 A loop that waits is alive, and so is a loop whose store does not answer: it retries. A loop that makes no progress for
 longer than any call or handler may take is stuck. Only a restart of the process helps then.
 
-A child process writes its report to a file every second (``report_every``), and its parent reads it.
+A child process writes its report to a file every second (``report_interval``), and its parent reads it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def max_loop_ages(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) ->
     """Return, by loop, the age in seconds above which it is not alive."""
     call_seconds = max(MIN_STORE_CALL_SECONDS, 2 * options.lease)
     return {
-        "loop": max(timings.blocked_at_least, options.lease),
+        "loop": max(timings.min_blocked_time, options.lease),
         "heartbeat": call_seconds,
         "claiming": call_seconds,
         "settling": call_seconds,

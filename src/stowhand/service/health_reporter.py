@@ -175,7 +175,7 @@ class HealthReporter(ProcessObserver):
         processes = self._processes()
         reasons += starting_reasons(processes) + unready_reasons(processes, self._clock.monotonic())
         age = self.ages().get("loop", 0.0)
-        if age > self._timings.blocked_after:
+        if age > self._timings.blocked_threshold:
             # The probe queries the store on the loop, so a missing answer says nothing about the store.
             reasons.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
         elif (problem := self._probe.problem()) is not None:
@@ -215,7 +215,7 @@ class HealthReporter(ProcessObserver):
     async def _tick(self) -> float:
         if self._liveness is not None:
             self._record_lag(self._liveness.lag())
-        interval = self._timings.report_every
+        interval = self._timings.report_interval
         if self._notifier is None:
             return interval
         if not self._is_draining:

@@ -97,7 +97,7 @@ class Stopper:
         self._worker = worker
         self._exit_now = release_and_exit
         self._on_stop = on_stop
-        self._stop_requests = StopRequests(timings.same_signal)
+        self._stop_requests = StopRequests(timings.same_signal_window)
         self._is_quiet = False
         self.loop = asyncio.get_running_loop()
         self._is_supervised = is_supervised
@@ -350,8 +350,8 @@ def _exit_at_deadline(exit_now: Callable[..., object], timings: Timings) -> Call
     """Return a function that exits after the grace, even if the loop is blocked or the store never answers."""
 
     def wait(grace: float) -> None:
-        sleep_blocking(grace + timings.exited - timings.made_to)
-        exit_now(within=timings.give_back)
+        sleep_blocking(grace + timings.exit_timeout - timings.forced_exit_margin)
+        exit_now(within=timings.lease_release_timeout)
 
     return lambda grace: threading.Thread(target=wait, args=(grace,), name="stowhand deadline", daemon=True).start()
 

@@ -118,7 +118,7 @@ class Quarantine:
         self._worker = worker
         self._is_program = is_program
         self._handler = handler
-        self._pause = settings.timings.unable
+        self._pause = settings.timings.failed_start_delay
         self._clock = SystemClock()
         self._child: SuspectChild | None = None
         """The kept child, which has no job."""

@@ -21,7 +21,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class StopRequests:
     """Counter of requests to stop a process. Signals in quick succession are one request."""
 
-    def __init__(self, same_signal_seconds: float = DEFAULT_TIMINGS.same_signal) -> None:
+    def __init__(self, same_signal_seconds: float = DEFAULT_TIMINGS.same_signal_window) -> None:
         self.count = 0
         self._same_signal_seconds = same_signal_seconds
         self._last_request_at = float("-inf")

@@ -41,14 +41,14 @@ class StoreProbe:
             return ""
 
         loop, timings = asyncio.get_running_loop(), self._timings
-        self._check = _CachedQuery(check, loop, self._clock, timings.answer_within, timings.answer_fresh)
+        self._check = _CachedQuery(check, loop, self._clock, timings.probe_timeout, timings.max_probe_age)
         if not is_remote:
             queries: dict[str, Callable[[], Awaitable[object]]] = {
                 "figures": partial(store.inspect.figures, MAX_EXACT_COUNT_FOR_METRICS),
                 "oldest_due": store.inspect.oldest_due,
                 "cron": partial(cron_figures, store.timetable),
             }
-            limits = (loop, self._clock, timings.count_within, timings.counts_fresh, MAX_COUNTING_SHARE)
+            limits = (loop, self._clock, timings.count_timeout, timings.max_count_age, MAX_COUNTING_SHARE)
             self._queries = {name: _CachedQuery(query, *limits) for name, query in queries.items()}
 
     @property
@@ -62,7 +62,7 @@ class StoreProbe:
             return "the store is not open yet"
         problem = self._check.answer()
         if problem is None:
-            return f"the store does not answer within {self._timings.answer_within:g} s"
+            return f"the store does not answer within {self._timings.probe_timeout:g} s"
         return problem or None
 
     def figures(self) -> Figures | None:

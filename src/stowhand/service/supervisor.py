@@ -111,7 +111,7 @@ class Supervisor:
     def _ends_with(self, code: int) -> bool:
         """Return whether the slot is done: stopped, drained, or unable to start. Stop all children in the last case."""
         has_never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED_CODE)
-        is_steady = stopwatch() - self._started_at > self._timings.steady
+        is_steady = stopwatch() - self._started_at > self._timings.min_steady_time
         if code in (*SETTLED_CODES, UNOPENED_CODE) and not (
             has_never_worked and (self.children.is_stopping or is_steady)
         ):

@@ -395,7 +395,7 @@ class SuspectSchedule:
             return NEVER
         if self.is_serving:
             return NEVER if self._is_turn_of_others else 0.0
-        return self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
+        return self._claimed_at + self._state.timings.suspect_poll_interval - self._state.clock.monotonic()
 
     def note_claim(self, claimed: Sequence[HeldJob]) -> None:
         """Note the result of a claim of suspects: at most one job."""

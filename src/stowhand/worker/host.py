@@ -50,48 +50,49 @@ def resident_bytes() -> int:
 class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time limits and intervals of a process and its worker, in seconds. They are not settings: only tests set them."""
 
-    same_signal: float = 0.5
+    same_signal_window: float = 0.5
     """Time within which signals count once: Ctrl-C reaches every process of a group, and users press it twice."""
-    blocked_after: float = 1.0
+    blocked_threshold: float = 1.0
     """Time without a turn of the loop after which it counts as blocked."""
-    suspects_every: float = 5.0
+    suspect_poll_interval: float = 5.0
     """Interval at which a busy worker looks for suspects, after a claim of suspects returned none."""
 
-    thread_ends: float = 5.0
+    thread_end_timeout: float = 5.0
     """Time that the thread of a canceled or timed-out attempt has to end, before it counts as abandoned."""
 
-    # The end of a process. First a worker stops by itself: ``last_pause`` ends before a process that is stuck is forced
-    # to exit. Then that process has released its leases (``give_back``) before its supervisor kills it.
-    exited: float = 5.0
+    # The end of a process. First a worker stops by itself: ``final_timeout`` ends before a process that is stuck is
+    # forced to exit. Then that process has released its leases (``lease_release_timeout``) before its supervisor kills
+    # it.
+    exit_timeout: float = 5.0
     """Time after the grace by which a process has exited in any case."""
-    made_to: float = 0.9
-    """Time before ``exited`` at which a process that still runs is forced to exit."""
-    give_back: float = 0.5
-    """Part of ``made_to`` in which a process that is forced to exit tries to release its leases."""
-    killed: float = 0.2
-    """Time before ``exited`` at which a supervisor kills children that still run."""
-    last_pause: float = 4.0
+    forced_exit_margin: float = 0.9
+    """Time before ``exit_timeout`` at which a process that still runs is forced to exit."""
+    lease_release_timeout: float = 0.5
+    """Part of ``forced_exit_margin`` in which a process that is forced to exit tries to release its leases."""
+    kill_margin: float = 0.2
+    """Time before ``exit_timeout`` at which a supervisor kills children that still run."""
+    final_timeout: float = 4.0
     """Time after the grace for cancelled handlers and for the last calls to the store."""
-    last_calls: float = 0.5
-    """Part of ``last_pause`` that is reserved for the last calls to the store."""
+    final_calls_time: float = 0.5
+    """Part of ``final_timeout`` that is reserved for the last calls to the store."""
 
-    steady: float = 5.0
+    min_steady_time: float = 5.0
     """Running time from which a child that ends is replaced at once. Before it, a child counts as failing to start."""
-    slowest_restart: float = 10.0
+    max_restart_delay: float = 10.0
     """Maximum delay before a child that failed to start is replaced."""
-    unable: float = 2.0
+    failed_start_delay: float = 2.0
     """Delay before a suspect whose child process could not start is returned to the queue."""
-    report_every: float = 1.0
+    report_interval: float = 1.0
     """Interval of reports of a process's health."""
-    blocked_at_least: float = 3.0
+    min_blocked_time: float = 3.0
     """Minimum time that a handler may block the loop before the process counts as not alive."""
-    answer_within: float = 1.2
+    probe_timeout: float = 1.2
     """Time limit for the store's answer to a probe. It is shorter than the two seconds of ``stowhand health``."""
-    answer_fresh: float = 1.0
+    max_probe_age: float = 1.0
     """Time for which that answer is reused."""
-    count_within: float = 1.0
+    count_timeout: float = 1.0
     """Time limit for each count of jobs for the metrics."""
-    counts_fresh: float = 5.0
+    max_count_age: float = 5.0
     """Time for which these counts are reused."""
 
 

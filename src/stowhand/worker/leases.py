@@ -99,7 +99,7 @@ class Leases:
         self._state = state
         self._clock = state.clock
         self._lease = state.options.lease
-        self._thread_end_seconds = state.timings.thread_ends
+        self._thread_end_seconds = state.timings.thread_end_timeout
         self._margin = min(1.0, self._lease / 10)
         self._held_jobs: dict[HeldJob, None] = {}
         """In claim order. Keyed by object: few replies name single jobs, and pairs as keys would cost every job."""

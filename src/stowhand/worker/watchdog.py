@@ -35,11 +35,11 @@ class LoopWatchdog:
         self._options = state.options
         self._thread = threading.get_ident()
         self.last_alive = self._clock.monotonic()
-        self.interval = min(state.timings.blocked_after / 4, self._options.lease / 20)
+        self.interval = min(state.timings.blocked_threshold / 4, self._options.lease / 20)
         """Interval at which the loop should call ``mark_alive``."""
-        self._pause = min(state.timings.blocked_after / 2, self._options.every_beat / 2)
+        self._pause = min(state.timings.blocked_threshold / 2, self._options.every_beat / 2)
         self._lag = 0.0
-        self._blocked_after = self._next_report = state.timings.blocked_after
+        self._blocked_after = self._next_report = state.timings.blocked_threshold
         self._hang_reported = False
         self._is_hang_suspected = False
         """Whether the last check suspected a hang. The next one confirms it: the whole process may have slept."""

@@ -294,9 +294,9 @@ class Worker:
         state.stop(skips_grace=False)
         grace_end_at = state.stopped_at + self.options.grace
         await self._until(lambda: state.skips_grace or not state.has_busy_slots, grace_end_at)
-        last_deadline = clock.monotonic() + timings.last_pause
+        last_deadline = clock.monotonic() + timings.final_timeout
         self._slots.stop_all(Stop.RETURNED)
-        await self._until(lambda: not state.running, last_deadline - timings.last_calls)
+        await self._until(lambda: not state.running, last_deadline - timings.final_calls_time)
         self.unfinished.extend(job.claim.lease for job in self._leases.all() if job.phase is Phase.RUNNING)
         heartbeater.tick_now()
         await self._until(lambda: not (state.is_unrecorded or state.pending_calls), last_deadline)
