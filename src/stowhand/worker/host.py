@@ -136,7 +136,7 @@ class CallTimer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         now = self._clock.monotonic()
-        self.seconds = now - (self.started_at or now)
+        self.seconds = 0.0 if self.started_at is None else now - self.started_at
         self.started_at = None
         if kind is None:
             self.answered_at = now
