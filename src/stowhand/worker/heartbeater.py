@@ -266,10 +266,9 @@ class Heartbeater:
             self._leases.all() if self._should_beat_now else self._leases.due_for_renewal(now, self._options.every_beat)
         )
         due = [job for job in due if self._is_worth_renewing(job, now)]
-        is_full, self._should_beat_now = (
-            self._should_beat_now,
-            False,
-        )  # before the await: it may be requested again meanwhile
+        # Reset before the await: a full heartbeat may be requested again meanwhile.
+        is_full = self._should_beat_now
+        self._should_beat_now = False
         try:
             if due:
                 await self._renew(due)
