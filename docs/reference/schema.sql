@@ -1916,11 +1916,11 @@ begin
           order by j.priority, j.run_at, j.id limit 1;
       elsif _from.queue = 'default' then
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _from.task and j.priority >= _after
+          where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task = _from.task and j.priority >= _after
           order by j.task, j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.queue = _from.queue and j.task = _from.task and j.priority >= _after
+          where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.queue = _from.queue and j.task = _from.task and j.priority >= _after
           order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
       end if;
       exit when not found;
@@ -2497,14 +2497,14 @@ begin
   if cardinality(_tasks) = 2 then
     -- The second task is a built-in one that every worker has, and that hardly ever has a job.
     perform from "stowhand".live j
-      where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _tasks[2]
+      where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
   -- While no job of another queue waits, this query is the only cost of queues.
   if _queues is not null or _excluded is not null or _task is not null and exists (
     select from "stowhand".live j
-      where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2)
+      where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2)
   then
     return "stowhand".pick_of_queues(
       _limit, _tasks, _forbidden, "stowhand".queues_of_claim(_queues, _excluded), _at, _after_priority, _after_run_at, _after_id);
@@ -2513,7 +2513,7 @@ begin
     if _task is not null then
       -- The state is expressed as in the index live_by_task, not as in live_ready: see the baseline.
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
-        where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
@@ -2528,7 +2528,7 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from "stowhand".live j
-        where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -2716,14 +2716,14 @@ begin
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
       select c.id, c.run_at from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
         (select j.id, j.run_at from "stowhand".live j
-          where q.queue = 'default' and j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2
+          where q.queue = 'default' and j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2
             and j.task = t.task and j.priority = _priority and j.run_at <= _at
             and (j.run_at, j.id) >= (_from_run_at, _from_id)
             and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
           order by j.task, j.priority, j.run_at, j.id limit _wanted)
         union all
         (select j.id, j.run_at from "stowhand".live j
-          where q.queue <> 'default' and j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.queue = q.queue
+          where q.queue <> 'default' and j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.queue = q.queue
             and j.task = t.task and j.priority = _priority and j.run_at <= _at
             and (j.run_at, j.id) >= (_from_run_at, _from_id)
             and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -2757,12 +2757,12 @@ begin
     select f.priority, f.run_at, f.id into _first
       from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
         (select j.priority, j.run_at, j.id from "stowhand".live j
-          where q.queue = 'default' and j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = t.task
+          where q.queue = 'default' and j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
           order by j.task, j.priority, j.run_at, j.id limit 1)
         union all
         (select j.priority, j.run_at, j.id from "stowhand".live j
-          where q.queue <> 'default' and j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.queue = q.queue and j.task = t.task
+          where q.queue <> 'default' and j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.queue = q.queue and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
           order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
       ) f order by f.priority, f.run_at, f.id limit 1;
@@ -3018,11 +3018,11 @@ CREATE FUNCTION stowhand.queues_of_claim(_queues text[], _excluded text[]) RETUR
 begin
   if _queues is null then
     with recursive waiting as (
-      (select j.queue from "stowhand".live j where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2
+      (select j.queue from "stowhand".live j where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2
        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
       union all
       select n.queue from waiting w cross join lateral (
-        select j.queue from "stowhand".live j where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.queue > w.queue
+        select j.queue from "stowhand".live j where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.queue > w.queue
         order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
     )
     select array_agg(w.queue) || 'default'::text into _queues from waiting w;
@@ -3809,18 +3809,18 @@ CREATE FUNCTION stowhand.waiting_tasks() RETURNS text[]
     LANGUAGE sql STABLE
     AS $$
   with recursive free as (
-    (select j.task from "stowhand".live j where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2
+    (select j.task from "stowhand".live j where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2
      order by j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.task from free f cross join lateral (
-      select j.task from "stowhand".live j where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task > f.task
+      select j.task from "stowhand".live j where j.queue is null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and j.task > f.task
       order by j.task, j.priority, j.run_at, j.id limit 1) n
   ), queued as (
-    (select j.queue, j.task from "stowhand".live j where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2
+    (select j.queue, j.task from "stowhand".live j where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2
      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.queue, n.task from queued q cross join lateral (
-      select j.queue, j.task from "stowhand".live j where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and (j.queue, j.task) > (q.queue, q.task)
+      select j.queue, j.task from "stowhand".live j where j.queue is not null and j.serial is null and j.worker is null and j.finished_at is null and j.resets < 2 and (j.queue, j.task) > (q.queue, q.task)
       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
   ), serial as (
     (select j.serial, j.task from "stowhand".live j

@@ -51,11 +51,11 @@ FUNCTION_FILES = (
 """Names of the files, in the order of creation.
 
 PostgreSQL checks the body of an SQL function when the function is created, so what it names is created before it."""
-_FREE_CONDITION = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
+_IS_WAITING = "j.worker is null and j.finished_at is null and j.resets < 2"
 INDEX_CONDITIONS = {
-    "in_default": f"j.queue is null and {_FREE_CONDITION}",
-    "in_other_queue": f"j.queue is not null and {_FREE_CONDITION}",
-    "scout": "j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2",
+    "in_default": f"j.queue is null and j.serial is null and {_IS_WAITING}",
+    "in_other_queue": f"j.queue is not null and j.serial is null and {_IS_WAITING}",
+    "scout": f"j.serial is not null and not j.absorbed and {_IS_WAITING}",
 }
 """Conditions of the indexes live_by_task, live_by_queue and live_scouts, by placeholder, for a row ``j`` of ``live``.
 
