@@ -115,5 +115,20 @@ def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name
         assert not said[one], one
 
 
+@every_store
+def test_the_page_for_a_choice_says_yes_exactly_where_a_part_is_offered(name: str) -> None:
+    page = (DOCS / "explanation" / "choose-a-store.md").read_text()
+    lines = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("|")]
+    rows = {cells[1]: cells[lines[0].index(name)] for cells in lines}
+    parts = {
+        "enqueue in your transaction": "transactions",
+        "cron": "timetable",
+        "results": "results",
+        "dashboard, `explain`": "inspect",
+    }
+    for row, part in parts.items():
+        assert (rows[row] == "yes") is not is_absent(STORES[name](), part), row
+
+
 def test_heartbeats_have_all_that_heartbeats_have() -> None:
     assert methods(Heartbeats) <= set(dir(RedisHeartbeats))
