@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from scripts.site import api
+
 ROOT = Path(__file__).parents[2]
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -76,7 +78,8 @@ def collect(root: Path = ROOT) -> dict[PurePosixPath, Page]:
         source = todo.pop(0)
         if source in pages:
             continue
-        text = _text(root, source)
+        module = api.sources().get(source)
+        text = _text(root, source) if module is None else api.text_of(module)
         targets = dict(_targets(root, source, text))
         broken += [f"{source}: {link}" for link, target in targets.items() if target is None]
         found = {link: target for link, target in targets.items() if target is not None}
@@ -89,6 +92,8 @@ def collect(root: Path = ROOT) -> dict[PurePosixPath, Page]:
 
 def place_of(root: Path, source: PurePosixPath) -> PurePosixPath:
     """``docs/a.md`` is ``a.md``, ``examples`` is ``examples/index.md``, ``examples/a.py`` is ``examples/a.py.md``."""
+    if (module := api.sources().get(source)) is not None:
+        return api.place_of(module)
     place = source.relative_to("docs") if source.is_relative_to("docs") else source
     if source.parent == PICTURES:
         return place

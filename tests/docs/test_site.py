@@ -18,6 +18,7 @@ from scripts.site.navigation import Section, Unreachable, navigation, pages_of
 from scripts.site.pages import BrokenLinks, Page, collect
 from scripts.site.versions import publish
 from tests.docs.pages import DOCS, ROOT
+from tests.support.public_names import PUBLIC, public_names
 
 PAGES = {page.place: page for page in collect().values()}
 WRITTEN = sorted(place for place, page in PAGES.items() if page.source.suffix == ".md")
@@ -75,6 +76,23 @@ def test_a_row_of_a_table_has_as_many_cells_as_its_head(place: PurePosixPath) ->
         cells = len(re.split(r"(?<!\\)\|", line.strip())) - 2 if line.startswith("|") else 0
         head = head if head and cells else cells
         assert cells == head, line
+
+
+def test_the_api_pages_have_an_anchor_for_every_public_name_and_member(output: Path) -> None:
+    for module in PUBLIC:
+        page = (output / "0.1" / "reference" / f"api-{module}.html").read_text()
+        ids = set(re.findall(r'<h[23] id="([^"]+)"', page))
+        assert ids >= {name.lower() for name in public_names(module)}, module
+    ids = set(re.findall(r'<h3 id="([^"]+)"', (output / "0.1/reference/api-stowhand.html").read_text()))
+    assert ids >= {f"app{name}" for name in ("enqueue_in", "task", "counts")} | {"jobhandleresult", "jobhandlestate"}
+
+
+def test_an_api_page_shows_signature_arguments_and_errors() -> None:
+    text = PAGES[PurePosixPath("reference/api-stowhand.md")].text
+    part = text.partition("\n### `JobHandle.result`\n")[2].partition("\n### ")[0]
+    assert "async def JobHandle.result(timeout: Duration | None = None) -> R_co" in part
+    assert "* `timeout`: Seconds, a timedelta or a phrase" in part
+    assert "* `TimeoutError`: The job did not finish in time; it continues." in part
 
 
 def test_continued_list_items_are_indented_for_the_site() -> None:
