@@ -33,75 +33,75 @@ class Target:
 
     measure: str
     peer: str | None
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     ours: str = OURS
 
     def met(self, figure: float) -> bool:
         """Of the ratio, or of our figure alone where there is no peer."""
-        return (self.least is None or figure >= self.least) and (self.most is None or figure <= self.most)
+        return (self.minimum is None or figure >= self.minimum) and (self.maximum is None or figure <= self.maximum)
 
     @property
     def bound(self) -> str:
-        return f">= {self.least:g}" if self.least is not None else f"<= {self.most:g}"
+        return f">= {self.minimum:g}" if self.minimum is not None else f"<= {self.maximum:g}"
 
 
 BATCHED, PLAIN = "graphile-worker, batched", "graphile-worker, plain"
 OLD = "graphile-worker 0.13, -j 1"
 KEPT, FULL, NORMAL = "stowhand, history kept", "stowhand, FULL", "stowhand, NORMAL"
 QUEUES = (
-    Target("drain, 1 process, jobs/s", BATCHED, least=2.5),
-    Target("drain, 2 processes, jobs/s", BATCHED, least=2.2),
-    Target("drain, 1 process, jobs/s", OURS, least=0.75, ours=KEPT),
-    Target("drain, 1 process, processor time of the workers, us a job", None, most=14),
-    Target("enqueue, in bulk, jobs/s", BATCHED, least=2),
-    Target("enqueue, one by one, jobs/s", "bare insert", least=0.9),
-    Target("enqueue to start, p50, ms", PLAIN, most=0.7),
-    Target("enqueue to start, p99, ms", PLAIN, most=0.7),
-    Target("enqueue to start, p50, ms", OLD, most=0.8),
-    Target("transactions of an idle worker, per minute", None, most=8),
-    Target("memory of a worker after a drain, MB", None, most=50),
-    Target("whole life: WAL, bytes a job", None, most=1000),
-    Target("whole life: WAL, bytes a job", None, most=1200, ours=KEPT),
-    Target("claim and settle: commits a job", None, most=0.03),
-    Target("claim and settle: MultiXacts a job", None, most=0),
+    Target("drain, 1 process, jobs/s", BATCHED, minimum=2.5),
+    Target("drain, 2 processes, jobs/s", BATCHED, minimum=2.2),
+    Target("drain, 1 process, jobs/s", OURS, minimum=0.75, ours=KEPT),
+    Target("drain, 1 process, processor time of the workers, us a job", None, maximum=14),
+    Target("enqueue, in bulk, jobs/s", BATCHED, minimum=2),
+    Target("enqueue, one by one, jobs/s", "bare insert", minimum=0.9),
+    Target("enqueue to start, p50, ms", PLAIN, maximum=0.7),
+    Target("enqueue to start, p99, ms", PLAIN, maximum=0.7),
+    Target("enqueue to start, p50, ms", OLD, maximum=0.8),
+    Target("transactions of an idle worker, per minute", None, maximum=8),
+    Target("memory of a worker after a drain, MB", None, maximum=50),
+    Target("whole life: WAL, bytes a job", None, maximum=1000),
+    Target("whole life: WAL, bytes a job", None, maximum=1200, ours=KEPT),
+    Target("claim and settle: commits a job", None, maximum=0.03),
+    Target("claim and settle: MultiXacts a job", None, maximum=0),
 )
 ON_SQLITE = (
-    Target("drain, 1 process, jobs/s", None, least=15_000, ours=FULL),
-    Target("drain, 1 process, jobs/s", None, least=25_000, ours=NORMAL),
-    Target("drain, 1 process, jobs/s", "huey, FULL", least=3.0, ours=FULL),
-    Target("enqueue to start, p50, ms", None, most=5, ours=FULL),
+    Target("drain, 1 process, jobs/s", None, minimum=15_000, ours=FULL),
+    Target("drain, 1 process, jobs/s", None, minimum=25_000, ours=NORMAL),
+    Target("drain, 1 process, jobs/s", "huey, FULL", minimum=3.0, ours=FULL),
+    Target("enqueue to start, p50, ms", None, maximum=5, ours=FULL),
 )
 ALONE, BESIDE_HELD = "nothing else", "stowhand, snapshot held"
 BYSTANDER = (
-    Target("select beside a drain, p50, ms", ALONE, most=1.05),
-    Target("select beside a drain, p50, ms", ALONE, most=1.05, ours=BESIDE_HELD),
-    Target("update beside a drain, p50, ms", ALONE, most=1.05),
-    Target("update beside a drain, p50, ms", ALONE, most=1.05, ours=BESIDE_HELD),
+    Target("select beside a drain, p50, ms", ALONE, maximum=1.05),
+    Target("select beside a drain, p50, ms", ALONE, maximum=1.05, ours=BESIDE_HELD),
+    Target("update beside a drain, p50, ms", ALONE, maximum=1.05),
+    Target("update beside a drain, p50, ms", ALONE, maximum=1.05, ours=BESIDE_HELD),
 )
 CALLERS = (
-    Target("enqueue: jobs/s", "bare", least=0.9, ours="callers 1"),
-    Target("enqueue: jobs/s", "callers 1", least=8, ours="callers 50"),
+    Target("enqueue: jobs/s", "bare", minimum=0.9, ours="callers 1"),
+    Target("enqueue: jobs/s", "callers 1", minimum=8, ours="callers 50"),
 )
-TABLES = (Target("drain: records/s", "our own queue", least=0.7, ours="a table"),)
+TABLES = (Target("drain: records/s", "our own queue", minimum=0.7, ours="a table"),)
 SERIAL = (
-    Target("serial: commits", None, most=2, ours="1 queue, 1 process, 4 at once"),
-    Target("serial: multixacts", None, most=0, ours="1 queue, 1 process, 4 at once"),
+    Target("serial: commits", None, maximum=2, ours="1 queue, 1 process, 4 at once"),
+    Target("serial: multixacts", None, maximum=0, ours="1 queue, 1 process, 4 at once"),
 )
 FROM_SQL = (
-    Target("add_job, plain: jobs/s", "graphile-worker 0.13.0", least=0.8),
-    Target("add_job, keyed: jobs/s", "graphile-worker 0.13.0", least=0.6),
-    Target("add_job, in one of ten queues: jobs/s", "graphile-worker 0.13.0", least=1),
+    Target("add_job, plain: jobs/s", "graphile-worker 0.13.0", minimum=0.8),
+    Target("add_job, keyed: jobs/s", "graphile-worker 0.13.0", minimum=0.6),
+    Target("add_job, in one of ten queues: jobs/s", "graphile-worker 0.13.0", minimum=1),
 )
 LENT = (
-    Target("lent: drain jobs/s", None, least=15_000),
-    Target("lent: p50 ms", None, most=8),
+    Target("lent: drain jobs/s", None, minimum=15_000),
+    Target("lent: p50 ms", None, maximum=8),
 )
 BULLMQ, GUILD = "bullmq", "guild-queues"
 FLOWS = (
-    Target("drain, 1 process, jobs/s", BULLMQ, least=3),
-    Target("drain, 2 processes, jobs/s", BULLMQ, least=3),
-    Target("drain, 1 process, jobs/s", GUILD, least=6),
+    Target("drain, 1 process, jobs/s", BULLMQ, minimum=3),
+    Target("drain, 2 processes, jobs/s", BULLMQ, minimum=3),
+    Target("drain, 1 process, jobs/s", GUILD, minimum=6),
 )
 
 
@@ -138,7 +138,7 @@ class Report:
             against = f" x {target.peer}" if target.peer else ""
             yield (
                 f"  {'met' if target.met(figure) else 'NOT MET':<9}{target.measure}, {target.ours}:"
-                f" {figure:,.4g}{against} (wanted: {target.bound})"
+                f" {figure:,.4g}{against} (target: {target.bound})"
             )
 
     def _median(self, measure: str, contender: str) -> float | None:

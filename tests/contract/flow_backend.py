@@ -199,9 +199,9 @@ class AdaptedStore:
     async def get(self, job_id: Any) -> Job | None:
         return self._job(job_id) if self._backend.client.exists(FlowKeys(self._backend.shape).job(job_id)) else None
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, job_filter: JobFilter) -> Sequence[Job]:
         jobs = [self._job(job_id) for job_id in self._backend.known]
-        return [job for job in jobs if job.state in (wanted.states or tuple(State))]
+        return [job for job in jobs if job.state in (job_filter.states or tuple(State))]
 
     async def counts(self) -> dict[State, int]:
         states = [self._job(job_id).state for job_id in self._backend.known]

@@ -205,9 +205,9 @@ class AdaptedStore:
         found = self._rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
         return self._job(found[0]) if found else None
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, job_filter: JobFilter) -> Sequence[Job]:
         jobs = [self._job(row) for row in self._rows.ask("SELECT * FROM jobs ORDER BY id")]
-        return [job for job in jobs if job.state in (wanted.states or tuple(State))]
+        return [job for job in jobs if job.state in (job_filter.states or tuple(State))]
 
     async def counts(self) -> dict[State, int]:
         rows = self._rows.ask("SELECT state, count(*) AS number FROM jobs GROUP BY state")

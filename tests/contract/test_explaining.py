@@ -38,9 +38,9 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
     return {reason.code: reason for reason in found.reasons}
 
 
-async def seen(harness: StoreHarness, card: WorkerDescription = CARD) -> None:
+async def seen(harness: StoreHarness, description: WorkerDescription = CARD) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(card, {})
+    await harness.heartbeats.worker_seen(description, {})
 
 
 async def test_an_unknown_job_has_no_explanation(harness: StoreHarness) -> None:

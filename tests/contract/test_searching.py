@@ -21,16 +21,16 @@ from tests.contract.store_harness import FAILED, STATES, StoreHarness
 pytestmark = needs("inspect")
 
 
-async def search(harness: StoreHarness, **wanted: Any) -> SearchResult:
+async def search(harness: StoreHarness, **query: Any) -> SearchResult:
     """With time enough."""
-    return await harness.store.inspect.search(Search(**{"budget": 30.0} | wanted))
+    return await harness.store.inspect.search(Search(**{"budget": 30.0} | query))
 
 
-async def walk(harness: StoreHarness, **wanted: Any) -> tuple[list[Job], list[SearchResult]]:
+async def walk(harness: StoreHarness, **query: Any) -> tuple[list[Job], list[SearchResult]]:
     """To the end, answer by answer."""
-    answers = [await search(harness, **wanted)]
+    answers = [await search(harness, **query)]
     while answers[-1].next_position is not None:
-        answers.append(await search(harness, **wanted, position=answers[-1].next_position))
+        answers.append(await search(harness, **query, position=answers[-1].next_position))
     return [job for one in answers for job in one.jobs], answers
 
 

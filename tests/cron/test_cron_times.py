@@ -48,29 +48,29 @@ class Five(msgspec.Struct, frozen=True):
 def fields(draw: st.DrawFn, *, hours: st.SearchStrategy[str] | None = None) -> Five:
     """Any five fields, except dates that do not exist."""
     words, meant = [], []
-    for place, (least, most) in enumerate(RANGES):
-        parts = draw(st.lists(_part(least, most), min_size=1, max_size=3) | st.just(["*"]))
+    for place, (low, high) in enumerate(RANGES):
+        parts = draw(st.lists(_part(low, high), min_size=1, max_size=3) | st.just(["*"]))
         if place == 1 and hours is not None:
             parts = draw(hours).split(",")
         words.append(",".join(parts))
-        meant.append(frozenset().union(*(_meaning(part, least, most) for part in parts)))
+        meant.append(frozenset().union(*(_meaning(part, low, high) for part in parts)))
     if min(meant[2]) > 28 and len(meant[4]) == 7:
         words[3], meant[3] = "*", frozenset(range(1, 13))
     return Five(" ".join(words), *meant)
 
 
-def _part(least: int, most: int) -> st.SearchStrategy[str]:
-    numbers = st.integers(least, 7 if most == 6 else most)
+def _part(low: int, high: int) -> st.SearchStrategy[str]:
+    numbers = st.integers(low, 7 if high == 6 else high)
     spans = st.tuples(numbers, numbers).filter(lambda ends: ends[0] < ends[1]).map(lambda ends: f"{ends[0]}-{ends[1]}")
-    return numbers.map(str) | spans | st.integers(1, most).map(lambda step: f"*/{step}")
+    return numbers.map(str) | spans | st.integers(1, high).map(lambda step: f"*/{step}")
 
 
-def _meaning(part: str, least: int, most: int) -> set[int]:
-    everything = list(range(least, most + 1))
+def _meaning(part: str, low: int, high: int) -> set[int]:
+    everything = list(range(low, high + 1))
     if part.startswith("*"):
         return set(everything[:: int(part[2:] or 1)])
     first, _, last = part.partition("-")
-    return {value % 7 if most == 6 else value for value in range(int(first), int(last or first) + 1)}
+    return {value % 7 if high == 6 else value for value in range(int(first), int(last or first) + 1)}
 
 
 def minutes(start: datetime, end: datetime) -> Iterator[datetime]:

@@ -109,9 +109,11 @@ class InATestCase(TestCase):
     def test_an_endless_task_is_reported(self) -> None:
         for alias in sorted(DATABASES):
             results = [shop().add.using(backend=alias).enqueue(number) for number in range(3)]
-            with pytest.raises(RuntimeError, match=r"2 jobs have run, and more are due; 2 of them were .*add.*most=20"):
-                drain(alias, most=2)
-            assert len(drain(alias, most=1)) == 1  # the one that was not begun
+            with pytest.raises(
+                RuntimeError, match=r"2 jobs have run, and more are due; 2 of them were .*add.*limit=20"
+            ):
+                drain(alias, limit=2)
+            assert len(drain(alias, limit=1)) == 1  # the one that was not begun
             for result in results:
                 result.refresh()
                 assert (result.status, result.attempts) == (Status.SUCCESSFUL, 1)

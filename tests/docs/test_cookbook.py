@@ -193,7 +193,7 @@ def test_jobs_share_a_client(jobs: Jobs, run: Run) -> None:
 
 def test_a_newsletter_is_one_transaction(jobs: Jobs, run: Run) -> None:
     assert run(recipe("Enqueue many jobs")["newsletter"](f"{n}@example.com" for n in range(1500))) == 1500
-    assert len(jobs.drain(most=2000)) == 1500
+    assert len(jobs.drain(limit=2000)) == 1500
 
 
 def test_a_password_mail_is_sent_first(jobs: Jobs, run: Run) -> None:

@@ -89,17 +89,18 @@ class Theirs:
         """Whoever holds it."""
         return self._mark(job_id, "'completed'", None, "num_failures")
 
-    def errored(self, job_id: int, message: str, most: int) -> bool:
-        """Failed instead when that makes ``most`` failures."""
+    def errored(self, job_id: int, message: str, max_attempts: int) -> bool:
+        """Failed instead when that makes ``max_attempts`` failures."""
         state = (
-            f"case when {self._cancel} then 'canceled' when num_failures + 1 >= {most} then 'failed' else 'errored' end"
+            f"case when {self._cancel} then 'canceled' when num_failures + 1 >= {max_attempts} then 'failed'"
+            " else 'errored' end"
         )
         return self._mark(job_id, state, message, f"num_failures + (not {self._cancel})::int")
 
-    def reset(self, age: float, most: int) -> tuple[list[int], list[int]]:
+    def reset(self, age: float, max_resets: int) -> tuple[list[int], list[int]]:
         """What went back to queued, and what failed."""
         queued_at = ", queued_at = clock_timestamp()" if self._newer else ""
-        values = {"now": self._now(), "age": age, "most": most}
+        values = {"now": self._now(), "age": age, "most": max_resets}
         again = f"state = 'queued', started_at = null, num_resets = num_resets + 1{queued_at}"
         over = "state = 'failed', finished_at = clock_timestamp(), failure_message = 'died too often'"
         first = self.sql(RESET.format(op="<", change=again), values)

@@ -219,7 +219,7 @@ def test_both_count_failures_and_wait_for_retries_alike(run: Run, database: str,
             assert not await side.claim()
             theirs.sql("update jobs set finished_at = now() - interval '61 s', process_after = now()")
             assert theirs.dequeue() == 1
-            assert theirs.errored(1, "their bad luck", most=3)
+            assert theirs.errored(1, "their bad luck", max_attempts=3)
             assert (theirs.row(1)["state"], theirs.row(1)["num_failures"]) == ("errored", 2)
             assert not await side.claim()
             (claim,) = await later.claim()
@@ -242,7 +242,7 @@ def test_both_understand_a_cancellation(run: Run, database: str, theirs: Theirs)
             recorded = await side.settle(claim, retry(claim))
             assert isinstance(recorded, Settlement)
             assert recorded.state is State.CANCELED, "told as it was recorded"
-            assert theirs.errored(2, "stopped", most=3)
+            assert theirs.errored(2, "stopped", max_attempts=3)
             assert (await side.claim())[0].record["id"] == 4
             states = theirs.sql("select state, num_failures from jobs where id <= 3")
             assert states == [{"state": "canceled", "num_failures": 0}] * 3

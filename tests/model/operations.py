@@ -451,10 +451,10 @@ class Operations:
         rules: dict[str, Any] = {"expires": 5.0} if ruled else dict.fromkeys(("expires", "on_failure", "unique_period"))
         return [msgspec.structs.replace(job, **rules) for job in jobs]
 
-    def _some_leases(self, most: int) -> list[tuple[Ordinal, str, int]]:
+    def _some_leases(self, limit: int) -> list[tuple[Ordinal, str, int]]:
         """Mostly fresh ones, some zombies."""
         fresh, stale = self.leases[-6:], self.leases[:-6]
-        count = min(self._random.randint(1, most), len(fresh))
+        count = min(self._random.randint(1, limit), len(fresh))
         chosen = self._random.sample(fresh, count)
         if stale and self._random.random() < 0.3:
             chosen[-1:] = [self._random.choice(stale)]

@@ -27,10 +27,10 @@ class SlowInspector(Inspector):
         super().__init__(Reader(store._connections))
         self.store = store
 
-    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
+    async def figures(self, max_count: int = MAX_EXACT_COUNT) -> Figures:
         self.store.counted += 1
         await self.store.clock.advance(self.store.seconds)
-        return await super().figures(most)
+        return await super().figures(max_count)
 
 
 def counted_within(run: Run, seconds: int, *, taking: float) -> int:

@@ -171,9 +171,9 @@ def _served() -> socket.socket | None:
     return None
 
 
-def _forks(wanted: dict[str, Any]) -> bool:
+def _forks(request: dict[str, Any]) -> bool:
     """Whether it is to fork its children; the last one of all has none."""
-    return FORKS_TOO in wanted["environ"] and not wanted["what"].endswith("quarantine_child")
+    return FORKS_TOO in request["environ"] and not request["what"].endswith("quarantine_child")
 
 
 def _stream(descriptor: int, mode: str, errors: str, *, by_lines: bool = False) -> io.TextIOWrapper:
@@ -191,10 +191,10 @@ def _run_main(code: CodeType, name: str, file: str | None) -> None:
     exec(code, main.__dict__)
 
 
-def _run(wanted: dict[str, Any]) -> None:
-    what = wanted["what"]
-    sys.argv = ["-m", *wanted["arguments"]]
-    match wanted["kind"]:
+def _run(request: dict[str, Any]) -> None:
+    what = request["what"]
+    sys.argv = ["-m", *request["arguments"]]
+    match request["kind"]:
         case "module":
             runpy._run_module_as_main(what)  # type: ignore[attr-defined]
         case "script":

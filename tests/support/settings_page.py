@@ -98,12 +98,12 @@ def values(option: Option, struct: type) -> str:
         return ", ".join(map(_code, option.words))
     match option:
         case Size():
-            return f"size, at least {format_size(option.least)}"
+            return f"size, at least {format_size(option.minimum)}"
         case Seconds():
             milliseconds = ", a plain number is ms" if option.unit == "ms" else ""
             return f"duration{milliseconds}{f', or `{option.none}`' if option.none else ''}"
         case IntegerOption():
-            return f"{option.least} to {option.most}"
+            return f"{option.minimum} to {option.maximum}"
         case Switch():
             return "`true`, `false`"
         case Names():

@@ -227,7 +227,7 @@ def test_what_the_application_wants_now_is_due(jobs: Jobs) -> None:
 def test_a_job_that_enqueues_itself_forever_is_an_error(jobs: Jobs) -> None:
     app.sync.enqueue(again)
     with pytest.raises(RuntimeError, match="20 of them were 'again', which may enqueue itself forever"):
-        jobs.drain(most=20)
+        jobs.drain(limit=20)
 
 
 def test_resources_are_opened_and_closed_unless_they_are_overridden(jobs: Jobs) -> None:

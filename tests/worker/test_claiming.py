@@ -546,7 +546,7 @@ async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> N
 
 async def test_once_on_an_empty_store_ends_at_once() -> None:
     async with at_work(nothing, once=True) as harness:
-        await harness.ended(within=0.5)
+        await harness.ended(timeout=0.5)
 
 
 async def test_once_does_not_wait_for_jobs_of_other_workers() -> None:
@@ -555,7 +555,7 @@ async def test_once_does_not_wait_for_jobs_of_other_workers() -> None:
     await store.jobs.enqueue(NewJob(task="act", serial="q"))
     await store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
     async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", serial="q")], once=True) as harness:
-        await harness.ended(within=5)
+        await harness.ended(timeout=5)
         assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
 
 
@@ -628,7 +628,7 @@ async def test_once_waits_for_a_settlement_that_is_busy() -> None:
         await clock.advance(5)
         assert not harness.ending.done()
         store.locked.clear()
-        await harness.ended(within=5)
+        await harness.ended(timeout=5)
         assert [row.state for row in store.rows()] == [State.COMPLETED]
 
 

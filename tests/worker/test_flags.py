@@ -242,7 +242,7 @@ async def test_a_function_that_returns_no_list_ends_the_worker(answer: object, o
         with pytest.raises(
             ConfigurationError, match=f"forbidden_flags: the function returned .*{type(answer).__name__}"
         ):
-            await harness.ended(within=1)
+            await harness.ended(timeout=1)
         assert not harness.store.called("claim")
 
 
@@ -260,7 +260,7 @@ async def test_once_ends_when_the_code_before_a_claim_keeps_failing(code: str) -
     flags = fails if code == "flags" else ()
     async with at_work(Handler(), jobs=flagged(""), forbidden_flags=flags, once=True) as harness:
         with pytest.raises(StowhandError, match="no such table"):
-            await harness.ended(within=60)
+            await harness.ended(timeout=60)
         assert not harness.store.called("claim")
         assert harness.clock.monotonic() > 10, "not at the first failure, which may pass"
 

@@ -19,9 +19,9 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class NotingHeart(FaultyHeartbeats):
     """Its notes go through the store's gate like every other call."""
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
-        self._faulty.before("keep_progress", (len(notes), within))
-        await super().keep_progress(notes, within)
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
+        self._faulty.before("keep_progress", (len(notes), timeout))
+        await super().keep_progress(notes, timeout)
 
 
 class NotingStore(FaultyStore):

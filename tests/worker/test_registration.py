@@ -20,9 +20,9 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
-    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        self._faulty.before("worker_seen", card)
-        await super().worker_seen(card, task_queues)
+    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+        self._faulty.before("worker_seen", description)
+        await super().worker_seen(description, task_queues)
 
     async def check_writable(self) -> None:
         self._faulty.before("check_writable")

@@ -46,7 +46,7 @@ async def test_a_limit_below_what_the_process_uses_at_its_start_leaves_it_one_jo
 
 async def test_a_worker_reports_the_limit_that_it_has_reached() -> None:
     async with at_work(nothing, max_age=90.0) as harness:
-        await harness.ended(within=100)
+        await harness.ended(timeout=100)
         assert [event.reason for event in harness.events(WorkerRenewed)] == ["max_age (90s) reached"]
     async with at_work(nothing, max_jobs=2) as harness:
         await harness.add(count=3)

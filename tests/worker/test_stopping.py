@@ -67,7 +67,7 @@ async def test_leases_are_kept_during_the_grace() -> None:
         await harness.add()
         await clock.advance(1)
         harness.worker.stop()
-        await harness.ended(within=70)
+        await harness.ended(timeout=70)
         assert states(harness) == [(State.COMPLETED, 1, 0)]
 
 
@@ -377,7 +377,7 @@ async def test_cancelling_run_first_returns_all_jobs_at_once() -> None:
         await clock.advance(1)
         harness.ending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await harness.ended(within=0.25)
+            await harness.ended(timeout=0.25)
         assert states(harness) == [(State.QUEUED, 0, 0)] * 3
 
 
@@ -405,7 +405,7 @@ async def test_the_end_of_the_event_loop_returns_running_jobs_and_reports_no_blo
         await clock.advance(1)
         cancel_all_tasks(harness)
         with pytest.raises(asyncio.CancelledError):
-            await harness.ended(within=0.25)
+            await harness.ended(timeout=0.25)
         assert states(harness)[2:] == [(State.QUEUED, 0, 0)] * 3
         assert harness.events(LoopBlocked) == []
         assert harness.worker.unfinished == []
@@ -442,7 +442,7 @@ async def test_the_end_of_the_event_loop_does_not_lose_an_end_that_is_being_reco
         cancel_all_tasks(harness)
         harness.store.gates.clear()
         with pytest.raises(asyncio.CancelledError):
-            await harness.ended(within=0.25)
+            await harness.ended(timeout=0.25)
         assert states(harness) == [(State.COMPLETED, 1, 0)] * 2
         assert harness.store.called("settle")[-1] == ([1, 2], True), "repeated, because the first reply was lost"
         assert len(harness.events(JobEnded)) == 2

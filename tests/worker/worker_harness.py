@@ -205,12 +205,12 @@ class WorkerHarness:
     def row(self, job_id: int) -> Row:
         return next(row for row in self.store.rows() if row.id == job_id)
 
-    async def ended(self, within: float = 60.0) -> float:
+    async def ended(self, timeout: float = 60.0) -> float:
         """Let time pass until the worker has ended, and raise what it raised. How long that took."""
         began = self.clock.monotonic()
-        while not self.ending.done() and self.clock.monotonic() - began < within:
+        while not self.ending.done() and self.clock.monotonic() - began < timeout:
             await self.clock.advance(0.25)
-        assert self.ending.done(), f"the worker had not ended after {within} s"
+        assert self.ending.done(), f"the worker had not ended after {timeout} s"
         self.ending.result()
         return self.clock.monotonic() - began
 

@@ -42,7 +42,7 @@ class ImmediateBackend(immediate.ImmediateBackend):
     task_class = Task
 
 
-def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+def drain(backend: str = "default", *, raises: bool = True, limit: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
     """Run the due jobs, and those that they enqueue, one after another.
 
     A job that failed with attempts left waits for its retry, and is not run again.
@@ -51,13 +51,13 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
         backend: The alias of the backend in TASKS.
         raises: Whether to raise the error of the first failing task when all jobs have run. If false, only the result
             has it.
-        most: Maximum number of attempts.
+        limit: Maximum number of attempts.
 
     Returns:
         The attempts. ``len`` counts them.
 
     Raises:
-        RuntimeError: More than ``most`` attempts are due, as of a task that enqueues itself.
+        RuntimeError: More than ``limit`` attempts are due, as of a task that enqueues itself.
         KeyboardInterrupt: A task raised it.
 
     """
@@ -69,23 +69,23 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
         )
     names = tuple(own_backend.known())
     ran: list[RecordedAttempt] = []
-    while (claim := _claimed(own_backend.database, names, ran, most)) is not None:
+    while (claim := _claimed(own_backend.database, names, ran, limit)) is not None:
         ran.append(_attempt(own_backend, claim))
     return raise_first_failure(DrainResult(ran), raises=raises)
 
 
 def _claimed(
-    database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], most: int
+    database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], limit: int
 ) -> Claim[Job] | None:
-    """Claim the next due job. Raises RuntimeError, without a claim, if ``most`` attempts have ended."""
+    """Claim the next due job. Raises RuntimeError, without a claim, if ``limit`` attempts have ended."""
     request = ClaimRequest(worker=WORKER_NAME, token=str(uuid.uuid4()), limit=1, lease=LEASE_SECONDS, tasks=names)
     with database.transaction() as jobs:
         claim = next(iter(jobs.claim(request)), None)
-        if claim is None or len(ran) < most:
+        if claim is None or len(ran) < limit:
             return claim
         settlement = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
         jobs.settle(claim.lease, settlement)  # Inside the test's transaction an error would not undo the claim.
-    raise endless_error(ran, most)
+    raise endless_error(ran, limit)
 
 
 def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> RecordedAttempt:

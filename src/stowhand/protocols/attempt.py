@@ -52,10 +52,10 @@ Report = Callable[[Progress], None]
 class ProgressKeeper(Protocol):
     """Heartbeats that keep the progress of running jobs. Raises StoreUnreachable."""
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         """Write the progress of attempts with a valid lease, except for rows that another transaction locks.
 
-        Stop after ``within`` seconds. Progress that is not written by then is dropped.
+        Stop after ``timeout`` seconds. Progress that is not written by then is dropped.
         """
 
 

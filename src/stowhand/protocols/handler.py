@@ -106,8 +106,8 @@ class Resources(Protocol):
         ``ended`` is called with the error of a resource that ends by itself. Open resources stay open until ``close``.
         """
 
-    async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
-        """Close all resources in reverse order, each within ``within()`` seconds. Return the errors by name."""
+    async def close(self, timeout: Callable[[], float]) -> list[tuple[str, BaseException]]:
+        """Close all resources in reverse order, each within ``timeout()`` seconds. Return the errors by name."""
 
 
 Function = Callable[[Attempt[S], S], Awaitable[object]]

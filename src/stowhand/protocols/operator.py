@@ -258,7 +258,7 @@ class Operator(Protocol):
 class WorkerList(Protocol):
     """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
-    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Register the worker, or update its entry.
 
         ``task_queues`` has the declared queue of each task. The first call of these heartbeats stores them, so the
@@ -287,7 +287,7 @@ def read_queue(name: str) -> str:
     return limits.check_queue("queue", name)
 
 
-def worker_row(card: WorkerDescription, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
+def worker_row(description: WorkerDescription, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
     """Return the row of a worker. ``now`` is from the store's clock."""
     alive = now - seen_at < timedelta(seconds=WORKER_TIMEOUT_SECONDS)
-    return WorkerRow(description=card, started_at=started_at, seen_at=seen_at, is_alive=alive)
+    return WorkerRow(description=description, started_at=started_at, seen_at=seen_at, is_alive=alive)

@@ -93,7 +93,7 @@ class Option(msgspec.Struct, frozen=True):
 class Seconds(Option, frozen=True):
     """A duration. In Python a plain number is seconds."""
 
-    least: float | None = None
+    minimum: float | None = None
     """Minimum; ``None``: more than 0."""
     metavar: str = "SECONDS"
     typed_least: float = 0
@@ -107,12 +107,12 @@ class Seconds(Option, frozen=True):
         if isinstance(value, timedelta | str):
             value = seconds(value)
         require_type(value, int | float, "seconds, a timedelta, or a phrase such as '30s'")
-        if self.least == 0 and not value >= 0:  # true of nan, too
+        if self.minimum == 0 and not value >= 0:  # true of nan, too
             raise ValueError(f"{value!r} given, must not be negative")
-        if self.least != 0 and not value > 0:
+        if self.minimum != 0 and not value > 0:
             raise ValueError(f"{value!r} given, must be more than 0")
-        if self.least is not None and value < self.least:
-            raise ValueError(f"{value!r} given, must be at least {self.least:g} s")
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"{value!r} given, must be at least {self.minimum:g} s")
         if value > MAX_DURATION_SECONDS:
             raise ValueError(f"{reprlib.repr(value)} given, the limit is 100 years")
         return value
@@ -121,7 +121,7 @@ class Seconds(Option, frozen=True):
         if self.none and text.strip().lower() == self.none:
             return None
         value = parse_duration(text, self.unit)
-        least = max(self.typed_least, self.least or 0)
+        least = max(self.typed_least, self.minimum or 0)
         if value < least:
             # For retention, users may write 0 to mean "forever", but it would delete at once.
             word = f", or {self.none}" if self.none else ""
@@ -136,14 +136,14 @@ class Seconds(Option, frozen=True):
 class IntegerOption(Option, frozen=True):
     """A whole number within limits."""
 
-    least: int = 1
-    most: int = 10_000
+    minimum: int = 1
+    maximum: int = 10_000
     metavar: str = "N"
 
     def read(self, value: Any) -> Any:
         require_type(value, int, "a whole number")
-        if not self.least <= value <= self.most:
-            raise ValueError(f"{reprlib.repr(value)} given, must be from {self.least} to {self.most}")
+        if not self.minimum <= value <= self.maximum:
+            raise ValueError(f"{reprlib.repr(value)} given, must be from {self.minimum} to {self.maximum}")
         return value
 
     def parse(self, text: str) -> Any:
@@ -157,16 +157,16 @@ class IntegerOption(Option, frozen=True):
 class Size(Option, frozen=True):
     """A number of bytes: in text with a unit."""
 
-    least: int = 1
+    minimum: int = 1
     metavar: str = "SIZE"
 
     def read(self, value: Any) -> Any:
         if isinstance(value, str):
             value = parse_size(value)
         require_type(value, int, "bytes, or a phrase such as '512MB' or '1GiB'")
-        if value < self.least:
+        if value < self.minimum:
             raise ValueError(
-                f"{value} bytes given, must be at least {format_size(self.least)}; write for example 512MB"
+                f"{value} bytes given, must be at least {format_size(self.minimum)}; write for example 512MB"
             )
         return value
 
@@ -383,7 +383,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         float,
         Seconds(
             "Time without a heartbeat after which a worker counts as lost and its jobs are reset.",
-            least=MIN_LEASE_SECONDS,
+            minimum=MIN_LEASE_SECONDS,
         ),
     ] = DEFAULT_LEASE_SECONDS
     heartbeat_interval: Annotated[
@@ -394,7 +394,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Seconds(
             "Time for running jobs to end when the worker stops.",
             unset="25s; with --preset service as long as --timeout",
-            least=0,
+            minimum=0,
         ),
     ] = 25.0
     timeout: Annotated[
@@ -441,7 +441,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         int,
         IntegerOption(
             "Maximum number of jobs to claim ahead of free slots, limited to 250 ms of work; 0: none.",
-            least=0,
+            minimum=0,
             on="python",
         ),
     ] = 500
@@ -449,7 +449,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         int | None,
         IntegerOption(
             "Number of jobs after which the worker ends; with --processes another process replaces it.",
-            most=1_000_000_000,
+            maximum=1_000_000_000,
             unset="no limit",
         ),
     ] = None
@@ -467,7 +467,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             "Memory of the process (512MB, 1GiB) above which the worker stops claiming and ends, as above, when no job"
             " runs.",
             unset="no limit",
-            least=MIN_MEMORY_BYTES,
+            minimum=MIN_MEMORY_BYTES,
         ),
     ] = None
     sweep_interval: Annotated[

@@ -134,10 +134,10 @@ class FailureGroups(Protocol):
 class Inspector(FailureGroups, Protocol):
     """Reading jobs, serial keys and workers."""
 
-    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
+    async def list(self, job_filter: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         """Return jobs ordered by id, ascending unless the filter has ``newest_first``."""
 
-    async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
+    async def search(self, query: Search = ALL_JOBS) -> SearchResult:
         """Search for a limited time. The answer has the position to continue from. Raises InvalidJob."""
 
     async def counts(self) -> dict[State, int]:
@@ -159,10 +159,10 @@ class Inspector(FailureGroups, Protocol):
         job of their serial key are left out. ``explain`` gives other reasons.
         """
 
-    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
+    async def figures(self, max_count: int = MAX_EXACT_COUNT) -> Figures:
         """Count jobs by state, and live jobs by task, queue and worker; fast, however many jobs there are.
 
-        Counts are exact up to ``most`` jobs of a state and of a task, and lower bounds beyond it.
+        Counts are exact up to ``max_count`` jobs of a state and of a task, and lower bounds beyond it.
         """
 
     async def throughput(
@@ -191,8 +191,8 @@ class Inspector(FailureGroups, Protocol):
     async def workers(self) -> Sequence[WorkerRow]:
         """Return registered workers ordered by name, including workers lost in the last day."""
 
-    async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
-        """Return the leased jobs of each worker, at most ``each`` listed, ordered by name. It examines 10,000 jobs."""
+    async def held(self, limit: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
+        """Return the leased jobs of each worker, at most ``limit`` listed, ordered by name. It examines 10,000 jobs."""
 
     async def app_versions(self) -> Sequence[AppVersion]:
         """Return the application versions of workers in the last ninety days, ordered by time."""

@@ -123,17 +123,17 @@ class SearchPosition(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, numbers if self.failed_at is None else (*numbers, self.failed_at)))
 
 
-def parse_position(wanted: Search) -> SearchPosition:
+def parse_position(query: Search) -> SearchPosition:
     """Return the start of a search. Raises InvalidJob for a text that is not a position in its order."""
-    if not wanted.position:
-        in_history = not wanted.requested_states & set(LIVE_STATES)
-        return SearchPosition(in_history=in_history, failed_at=MAX_INT64 if wanted.by_failure else None)
-    parts = wanted.position.split(".")
-    if len(parts) != (5 if wanted.by_failure else 4) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _invalid_position(wanted.position)
+    if not query.position:
+        in_history = not query.requested_states & set(LIVE_STATES)
+        return SearchPosition(in_history=in_history, failed_at=MAX_INT64 if query.by_failure else None)
+    parts = query.position.split(".")
+    if len(parts) != (5 if query.by_failure else 4) or not all(part.isascii() and part.isdigit() for part in parts):
+        raise _invalid_position(query.position)
     table, job_id, examined_rows, matches, *failed_at = (int(part[:20]) for part in parts)
     if max(job_id, examined_rows, matches) > MAX_INT64 or max(failed_at, default=0) > MAX_MICROSECONDS or table > 1:
-        raise _invalid_position(wanted.position)
+        raise _invalid_position(query.position)
     return SearchPosition(
         in_history=table == 1,
         id=job_id,

@@ -517,7 +517,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
             unset=f"--concurrency + {RESERVED_CONNECTIONS}",
             called="max_pool_size",
             short=("-m",),
-            most=20_000,
+            maximum=20_000,
         ),
     ] = None
     """``None``: 10, or the sum of a worker's slots and reserved connections if that is more."""
@@ -533,7 +533,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         IntegerOption(
             "Number of attempts of a job, unless its enqueuer or its task sets it.",
             unset="the schema's own, or 25",
-            most=MAX_INT32,
+            maximum=MAX_INT32,
             on="settings",
         ),
     ] = None
@@ -541,7 +541,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         float | None,
         Seconds(
             "Time for which completed and canceled jobs are kept; none: not at all.",
-            least=0,
+            minimum=0,
             typed_least=1,
             metavar="DURATION",
             none="none",
@@ -551,7 +551,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         float | None,
         Seconds(
             "Time for which failed jobs are kept; handled: until they are retried or removed.",
-            least=0,
+            minimum=0,
             typed_least=1,
             metavar="DURATION",
             none="handled",

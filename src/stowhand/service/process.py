@@ -331,7 +331,7 @@ def release_and_exit(
     store: QueueStore,
     worker: Worker,
     finished_code: Callable[[], int | None] = lambda: None,
-    within: float = LAST_WRITE_SECONDS,
+    timeout: float = LAST_WRITE_SECONDS,
 ) -> None:
     """Exit now. Return the jobs of this worker without using attempts, as far as the time allows.
 
@@ -342,7 +342,7 @@ def release_and_exit(
         hard_exit(code)
     kill_programs()
     _run_within(worker.controls.give_up, FLUSH_TIMEOUT_SECONDS)
-    _run_within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), within)
+    _run_within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), timeout)
     hard_exit(exit_codes.FAILURE)
 
 
@@ -351,7 +351,7 @@ def _exit_at_deadline(exit_now: Callable[..., object], timings: Timings) -> Call
 
     def wait(grace: float) -> None:
         sleep_blocking(grace + timings.exit_timeout - timings.forced_exit_margin)
-        exit_now(within=timings.lease_release_timeout)
+        exit_now(timeout=timings.lease_release_timeout)
 
     return lambda grace: threading.Thread(target=wait, args=(grace,), name="stowhand deadline", daemon=True).start()
 

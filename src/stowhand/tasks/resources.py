@@ -44,15 +44,15 @@ class SharedResources:
             raise
         return open_resource
 
-    async def release(self, open_resource: _OpenResource, on_end: OnEnd, within: float) -> BaseException | None:
-        """Close the resource if it has no other user. Return the error of closing. ``within``: timeout in seconds."""
+    async def release(self, open_resource: _OpenResource, on_end: OnEnd, timeout: float) -> BaseException | None:
+        """Close the resource if it has no other user. Return the error of closing. ``timeout``: timeout in seconds."""
         open_resource.users.remove(on_end)
         if open_resource.users:
             return None
         key = asyncio.get_running_loop(), open_resource.resource.factory
         if self._open.get(key) is open_resource:
             del self._open[key]
-        return await open_resource.close(within)
+        return await open_resource.close(timeout)
 
 
 class WorkerResources:
@@ -88,13 +88,13 @@ class WorkerResources:
                 self._open.append((opened, on_end))
                 self._values[resource.factory] = opened.value.result()
 
-    async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
-        """Close all in reverse order, each within ``within()`` seconds. Return the name and error of each failure."""
+    async def close(self, timeout: Callable[[], float]) -> list[tuple[str, BaseException]]:
+        """Close all in reverse order, each within ``timeout()`` seconds. Return the name and error of each failure."""
         failed = []
         while self._open:
             opened, on_end = self._open.pop()
             self._values.pop(opened.resource.factory, None)
-            if (error := await self._shared.release(opened, on_end, within())) is not None:
+            if (error := await self._shared.release(opened, on_end, timeout())) is not None:
                 failed.append((opened.resource.name, error))
         return failed
 
@@ -141,16 +141,16 @@ class _OpenResource:
                 f"resource {self.resource.name} could not be opened: {_error_text(self.resource, error)}"
             ) from error
 
-    async def close(self, within: float) -> BaseException | None:
+    async def close(self, timeout: float) -> BaseException | None:
         """Close the resource, or abandon it. Return its error."""
         self._closing = True
         self._close()
         if self.value.done():
-            await asyncio.wait((self._task,), timeout=within)
+            await asyncio.wait((self._task,), timeout=timeout)
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=CANCEL_TIMEOUT_SECONDS)
-            return TimeoutError(f"not closed within {within:.1f} s") if self.value.done() else None
+            return TimeoutError(f"not closed within {timeout:.1f} s") if self.value.done() else None
         return self._error() if self.value.done() else None
 
     async def _hold(self, closing: asyncio.Event) -> None:

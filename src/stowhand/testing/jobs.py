@@ -101,31 +101,31 @@ class Jobs:
 
     # -- run -------------------------------------------------------------------------------------
 
-    def drain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+    def drain(self, *, raises: bool = True, limit: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
         """Run the due jobs one after another, and the jobs that they enqueue, until none is due.
 
         In an event loop use ``await jobs.adrain()``.
 
         Args:
             raises: Whether to raise the error of the first failed attempt after all jobs have run.
-            most: Maximum number of jobs.
+            limit: Maximum number of jobs.
 
         Returns:
             The attempts, with their results and errors.
 
         Raises:
-            RuntimeError: More than ``most`` jobs were due; one of them may enqueue itself forever.
+            RuntimeError: More than ``limit`` jobs were due; one of them may enqueue itself forever.
 
         """
         __tracebackhide__ = True
-        return raise_first_failure(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
+        return raise_first_failure(self._wait(lambda: self._drained(limit), "await jobs.adrain(…)"), raises=raises)
 
-    async def adrain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+    async def adrain(self, *, raises: bool = True, limit: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
         """Run the due jobs like ``drain``, on this event loop."""
         __tracebackhide__ = True
-        return raise_first_failure(await self._drained(most), raises=raises)
+        return raise_first_failure(await self._drained(limit), raises=raises)
 
-    def advance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+    def advance(self, span: Duration, *, raises: bool = True, limit: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
         """Move time forward, and run the jobs that become due, in the order of time, without waiting.
 
         Retries, delayed jobs and the App's ``cron`` items run at their own times. In an event loop use
@@ -134,37 +134,37 @@ class Jobs:
         Args:
             span: Seconds, a timedelta or a phrase ("1h").
             raises: As of ``drain``.
-            most: Maximum number of jobs at one time.
+            limit: Maximum number of jobs at one time.
 
         Returns:
             The attempts, with their results and errors.
 
         Raises:
             ValueError: ``span`` is negative.
-            RuntimeError: More than ``most`` jobs were due at one time.
+            RuntimeError: More than ``limit`` jobs were due at one time.
 
         """
         __tracebackhide__ = True
         return raise_first_failure(
-            self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises
+            self._wait(lambda: self._advanced(span, limit), "await jobs.aadvance(…)"), raises=raises
         )
 
-    async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+    async def aadvance(self, span: Duration, *, raises: bool = True, limit: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
         """Move time forward like ``advance``, on this event loop."""
         __tracebackhide__ = True
-        return raise_first_failure(await self._advanced(span, most), raises=raises)
+        return raise_first_failure(await self._advanced(span, limit), raises=raises)
 
-    async def _drained(self, most: int) -> DrainResult:
-        async with aclosing(_DrainCall(self.app, self._clock, most)) as call:
+    async def _drained(self, limit: int) -> DrainResult:
+        async with aclosing(_DrainCall(self.app, self._clock, limit)) as call:
             await call.drain()
         return DrainResult(call.ran)
 
-    async def _advanced(self, span: Duration, most: int) -> DrainResult:
+    async def _advanced(self, span: Duration, limit: int) -> DrainResult:
         if (span_seconds := seconds(span)) < 0:
             raise ValueError(f"advance({span!r}): time does not go back; give 0 or more")
         target = self.now + timedelta(seconds=span_seconds)
         self._recurring.follow(self.now)
-        async with aclosing(_DrainCall(self.app, self._clock, most)) as call:
+        async with aclosing(_DrainCall(self.app, self._clock, limit)) as call:
             await call.drain()
             while due_times := [
                 moment for moment in (self._recurring.next(target), await call.due()) if moment is not None
@@ -250,8 +250,8 @@ class Jobs:
 class _DrainCall:
     """One call of ``drain`` or ``advance``."""
 
-    def __init__(self, app: App, clock: ManualClock, most: int) -> None:
-        self._app, self._clock, self._most = app, clock, most
+    def __init__(self, app: App, clock: ManualClock, limit: int) -> None:
+        self._app, self._clock, self._most = app, clock, limit
         self._drain = Drain(app, clock)
         self.ran: list[RecordedAttempt] = []
 
@@ -307,12 +307,12 @@ def jobs_of(app: App, kind: str, clock: ManualClock, server: ServerSchema | None
         yield jobs
 
 
-def endless_error(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
-    """Return the error for more jobs than ``most``."""
+def endless_error(ran: Sequence[RecordedAttempt], limit: int) -> RuntimeError:
+    """Return the error for more jobs than ``limit``."""
     ((task, times),) = Counter(attempt.job.task for attempt in ran).most_common(1)
     return RuntimeError(
         f"{len(ran)} jobs have run, and more are due; {times} of them were {task!r}, which may enqueue itself forever."
-        f" If so many are intended, write most={10 * most}"
+        f" If so many are intended, write limit={10 * limit}"
     )
 
 

@@ -160,7 +160,7 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Sugge
 
     name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"
     interval: Annotated[float, Seconds("Interval of searches for stalled jobs.")] = 30.0
-    slack: Annotated[float, Seconds("Time after the end of its lease before a job is reset.", least=0)] = 0.0
+    slack: Annotated[float, Seconds("Time after the end of its lease before a job is reset.", minimum=0)] = 0.0
     prompt: Annotated[
         bool, Switch("Also search as soon as a lease expires, as workers do, and not only at each interval.")
     ] = False

@@ -57,7 +57,7 @@ class ModelHeartbeats:
         with self._transaction() as rows:
             return leasing.reset(rows, [lease])
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         with self._transaction() as rows:
             for note in notes:
                 if (row := rows.held(note.lease)) is not None:

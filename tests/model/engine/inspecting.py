@@ -22,11 +22,11 @@ class Inspector:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
+    async def list(self, job_filter: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         with self._transaction() as rows:
-            wanted = validate_filter(wanted)
-            ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)
-            return [row.job() for row in ordered if matches(row, wanted)][: wanted.limit]
+            job_filter = validate_filter(job_filter)
+            ordered = sorted(rows.every(), key=lambda row: row.id, reverse=job_filter.newest_first)
+            return [row.job() for row in ordered if matches(row, job_filter)][: job_filter.limit]
 
     async def counts(self) -> dict[State, int]:
         with self._transaction() as rows:
@@ -40,19 +40,19 @@ class Inspector:
             return [operating.serial_row(rows, name) for name in sorted(names | rows.paused_serials.keys())]
 
 
-def matches(row: Row, wanted: JobFilter) -> bool:
+def matches(row: Row, job_filter: JobFilter) -> bool:
     """Whether it is one of the jobs to list."""
-    below = wanted.newest_first and wanted.after > 0
+    below = job_filter.newest_first and job_filter.after > 0
     return (
-        (row.id < wanted.after if below else wanted.newest_first or row.id > wanted.after)
-        and row.state in (wanted.states or LISTED)
-        and wanted.task in (None, row.task)
-        and wanted.serial in (None, row.serial)
-        and wanted.key in (None, row.key)
-        and wanted.worker in (None, row.worker)
-        and (wanted.error is None or wanted.error.lower() in (row.last_error or "").lower())
-        and (wanted.since is None or at(row) >= wanted.since)
-        and (wanted.until is None or at(row) < wanted.until)
+        (row.id < job_filter.after if below else job_filter.newest_first or row.id > job_filter.after)
+        and row.state in (job_filter.states or LISTED)
+        and job_filter.task in (None, row.task)
+        and job_filter.serial in (None, row.serial)
+        and job_filter.key in (None, row.key)
+        and job_filter.worker in (None, row.worker)
+        and (job_filter.error is None or job_filter.error.lower() in (row.last_error or "").lower())
+        and (job_filter.since is None or at(row) >= job_filter.since)
+        and (job_filter.until is None or at(row) < job_filter.until)
     )
 
 

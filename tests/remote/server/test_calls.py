@@ -478,7 +478,7 @@ def test_progress_is_kept_under_the_lease_and_its_proof(lend: Lend, tokens: Path
 class BusyHeart(SqliteHeartbeats):
     """Another transaction holds what progress would be written to."""
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         raise StoreUnreachable("no answer in time")
 
 

@@ -94,7 +94,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
-    processes: Annotated[int, IntegerOption("Number of worker processes.", most=256)] = 1
+    processes: Annotated[int, IntegerOption("Number of worker processes.", maximum=256)] = 1
     preset: Annotated[
         str,
         Text(

@@ -122,7 +122,7 @@ class QueueHeartbeats(HttpHeartbeats):
 
     _has_declared = False
 
-    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Declare the queues of the worker's tasks, once."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
@@ -144,10 +144,10 @@ class QueueHeartbeats(HttpHeartbeats):
             canceled.update((await self._http.post(HEARTBEAT_VERB, HeartbeatRequest(leases=proofs))).canceled)
         return frozenset(canceled)
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         """Send progress. The server drops it if its store does not answer at once."""
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 for start in range(0, len(notes), MAX_NOTES_PER_CALL):
                     page = notes[start : start + MAX_NOTES_PER_CALL]
                     page_notes = [
@@ -155,4 +155,4 @@ class QueueHeartbeats(HttpHeartbeats):
                     ]
                     await self._http.post(PROGRESS_VERB, ProgressRequest(notes=tuple(page_notes)))
         except TimeoutError:
-            raise StoreUnreachable(f"{self._http.base}: no answer within {within:g} s") from None
+            raise StoreUnreachable(f"{self._http.base}: no answer within {timeout:g} s") from None

@@ -51,17 +51,17 @@ class Inspector:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
+    async def list(self, job_filter: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         """Return the jobs that match the filter, ordered by id: ascending, or descending with ``newest_first``."""
-        job_filter = validate_filter(wanted)
+        job_filter = validate_filter(job_filter)
         return await self._engine.answer(lambda: list_jobs(self._engine, job_filter))
 
-    async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
+    async def search(self, query: Search = ALL_JOBS) -> SearchResult:
         """Search for a limited time. The result has the position at which the next search continues."""
-        query = validate_search(wanted)
-        if query is None:
+        valid_query = validate_search(query)
+        if valid_query is None:
             return EMPTY_RESULT  # No job can match.
-        return await self._engine.answer(lambda: search(self._engine, query), is_long=True)
+        return await self._engine.answer(lambda: search(self._engine, valid_query), is_long=True)
 
     async def failures(self) -> Sequence[Failures]:
         """Return groups of failed jobs, by task and by the error class of the last attempt."""
@@ -91,9 +91,9 @@ class Inspector:
         """Return the serial keys with live jobs or a pause, ordered by name. ``paused``: only the paused ones."""
         return await self._engine.answer(lambda: list_serials(self._engine, is_paused=paused), is_long=True)
 
-    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
-        """Count live jobs by state, task, serial key, queue and worker. ``most``: maximum of each count."""
-        return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
+    async def figures(self, max_count: int = MAX_EXACT_COUNT) -> Figures:
+        """Count live jobs by state, task, serial key, queue and worker. ``max_count``: maximum of each count."""
+        return await self._engine.answer(lambda: read_figures(self._engine, max_count), is_long=True)
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
@@ -129,9 +129,9 @@ class Inspector:
         """Return the workers, ordered by name."""
         return await self._engine.answer(lambda: list_workers(self._engine))
 
-    async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
-        """Return the jobs that each worker holds, ordered by worker. ``each``: maximum number of jobs per worker."""
-        return await self._engine.answer(lambda: list_held(self._engine, each))
+    async def held(self, limit: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
+        """Return the jobs that each worker holds, ordered by worker. ``limit``: maximum number of jobs per worker."""
+        return await self._engine.answer(lambda: list_held(self._engine, limit))
 
     async def app_versions(self) -> Sequence[AppVersion]:
         """Return the versions of the application, ordered by the start time of their first worker."""

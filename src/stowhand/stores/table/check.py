@@ -141,7 +141,7 @@ class Dialect(Protocol):
     def default(self, documented: str) -> str:
         """Return SET DEFAULT; empty if this database has none."""
 
-    def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
+    def index(self, shape: Shape, recommended: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
         """Return CREATE INDEX that blocks no writer; empty if there is no single statement."""
 
 
@@ -245,8 +245,8 @@ def _key_findings(facts: CatalogFacts, shape: Shape, options: TableOptions[Any],
         fits = (index.unique and index.columns == (own,)) if is_unique else index.columns[:1] == (own,)
         if fits and not index.predicate:
             return
-    wanted = Recommended("id_key" if is_unique else "id", ("id",))
-    fix = dialect.index(shape, wanted, [column.name], unique=is_unique)
+    recommended = Recommended("id_key" if is_unique else "id", ("id",))
+    fix = dialect.index(shape, recommended, [column.name], unique=is_unique)
     if not is_unique:
         yield Finding(f"no index begins with {own}{_PARTITION_ADVICE if not fix else ''}", fix, fatal=False)
         return
@@ -256,38 +256,38 @@ def _key_findings(facts: CatalogFacts, shape: Shape, options: TableOptions[Any],
 
 def _indexes(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
     state = _key(shape, "state")
-    for wanted in RECOMMENDED_INDEXES:
-        own = [shape.columns[name] for name in wanted.columns]
-        if wanted is NEXT_INDEX:
+    for recommended in RECOMMENDED_INDEXES:
+        own = [shape.columns[name] for name in recommended.columns]
+        if recommended is NEXT_INDEX:
             own = _order_columns(facts, shape, options) or own
         keys = tuple(name if shape.folds else name.lower() for name in own)
         if any(
             index.columns[: len(keys)] == keys
-            and (not index.predicate or (wanted.states and {*wanted.states} <= index.states))
+            and (not index.predicate or (recommended.states and {*recommended.states} <= index.states))
             for index in facts.indexes
-            if wanted.states == () or index.predicate
+            if recommended.states == () or index.predicate
         ):
             continue
-        separated_states = STATES_BY_SUFFIX.get(wanted.suffix, ())
+        separated_states = STATES_BY_SUFFIX.get(recommended.suffix, ())
         is_separated = any(
             {*separated_states} <= index.states or (index.columns[:1] == (state,) and not index.predicate)
             for index in facts.indexes
         )
-        records = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
+        records = f" for the records that are {' or '.join(recommended.states)}" if recommended.states else ""
         effect = "" if is_separated or not separated_states else ": every query reads all finished records"
-        fix = dialect.index(shape, _with_free_name(facts, shape, wanted), own)
+        fix = dialect.index(shape, _with_free_name(facts, shape, recommended), own)
         problem = f"no index on ({', '.join(own)}){records}{effect}{_PARTITION_ADVICE if not fix else ''}"
         yield Finding(problem, fix, fatal=False, warned=bool(effect))
 
 
-def _with_free_name(facts: CatalogFacts, shape: Shape, wanted: Recommended) -> Recommended:
+def _with_free_name(facts: CatalogFacts, shape: Shape, recommended: Recommended) -> Recommended:
     """Return the index with a free name: another index may have its name, on other columns."""
     used_names = {index.name for index in facts.indexes}
-    number, suffix = 1, wanted.suffix
+    number, suffix = 1, recommended.suffix
     while shorten_name(f"{shape.table.name}_{suffix}") in used_names:
         number += 1
-        suffix = f"{wanted.suffix}_{number}"
-    return replace(wanted, suffix=suffix)
+        suffix = f"{recommended.suffix}_{number}"
+    return replace(recommended, suffix=suffix)
 
 
 def _order_columns(facts: CatalogFacts, shape: Shape, options: TableOptions[Any]) -> list[str]:

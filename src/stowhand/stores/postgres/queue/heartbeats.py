@@ -64,7 +64,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         if problem is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {problem}")
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         """Store the progress of jobs in one transaction."""
         by_id = sorted(notes, key=lambda note: note.lease.job_id)
         ids, tokens = pairs([note.lease for note in by_id])
@@ -75,20 +75,20 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             texts=text_array(note.text for note in by_id),
         )
         with self._context.translated():
-            await self._link.rows(self._context.statement("keep_progress"), values, lambda: within)
+            await self._link.rows(self._context.statement("keep_progress"), values, lambda: timeout)
 
-    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Update the worker's entry. Raise SchemaTooNew as ``check`` does: an idle worker makes no other call."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
             self._has_declared = True
         lists = {
-            "tasks": None if card.tasks is None else text_array(card.tasks),
-            "forbidden_flags": None if card.forbidden_flags is None else text_array(card.forbidden_flags),
-            "queues": None if card.queues.only is None else text_array(card.queues.only),
-            "excluded_queues": text_array(card.queues.excluded),
+            "tasks": None if description.tasks is None else text_array(description.tasks),
+            "forbidden_flags": None if description.forbidden_flags is None else text_array(description.forbidden_flags),
+            "queues": None if description.queues.only is None else text_array(description.queues.only),
+            "excluded_queues": text_array(description.queues.excluded),
         }
-        ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
+        ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(description) | lists)
         self._refuse_newer(newest)
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:

@@ -107,7 +107,7 @@ class Composer:
         source = self._source(self._order + text + bounds.costs, locked=True)
         fillings = {"source": source, "conditions": text, "suspicion": suspicion, "costs": bounds.costs}
         numbered = "numbered_within" if joint_conditions else "numbered"
-        fillings["numbered"] = fill(self._texts[numbered], {"totals": bounds.totals, "within": bounds.within})
+        fillings["numbered"] = fill(self._texts[numbered], {"totals": bounds.totals, "within": bounds.condition})
         return fill(self._texts[name], self._fillings | fillings).encode(), self.order_values | writer.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:

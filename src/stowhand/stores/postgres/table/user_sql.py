@@ -22,7 +22,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """The costs of each key."""
     totals: str = ""
     """The total of each record and those before it."""
-    within: str = "true"
+    condition: str = "true"
 
 
 class PostgresWriter(SqlWriter):

@@ -91,7 +91,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
             self._connection.write(throughput.fold)
         self._prune("throughput", HOUR_RETENTION_SECONDS)
 
-    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+    async def keep_progress(self, notes: Sequence[Progress], timeout: float) -> None:
         """Store the progress of jobs, without waiting for other writers."""
         entries = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
         self._no_wait_connection.write(lambda tx: tx.run("keep_progress", notes=entries))
@@ -101,26 +101,28 @@ class SqliteHeartbeats(Leaser[Transaction]):
         await super().close()
         self._no_wait_connection.close()
 
-    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Insert or update the worker in the list of workers."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
             self._has_declared = True
-        tasks = None if card.tasks is None else as_json(card.tasks)
-        flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
-        entry = msgspec.structs.asdict(card) | {
+        tasks = None if description.tasks is None else as_json(description.tasks)
+        flags = None if description.forbidden_flags is None else as_json(description.forbidden_flags)
+        entry = msgspec.structs.asdict(description) | {
             "tasks": tasks,
             "forbidden_flags": flags,
-            "queues": None if card.queues.only is None else as_json(card.queues.only),
-            "excluded_queues": as_json(card.queues.excluded),
+            "queues": None if description.queues.only is None else as_json(description.queues.only),
+            "excluded_queues": as_json(description.queues.excluded),
         }
 
         def write(tx: Transaction) -> None:
             tx.run("worker_seen", **entry)
-            if card.app_version is not None:
-                updated = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_ABSENCE_SECONDS))
+            if description.app_version is not None:
+                updated = tx.run(
+                    "app_version_seen", version=description.app_version, gone=micros(VERSION_ABSENCE_SECONDS)
+                )
                 if not updated.rowcount:
-                    tx.run("app_version_new", version=card.app_version)
+                    tx.run("app_version_new", version=description.app_version)
 
         self._connection.write(write)
 

@@ -174,7 +174,7 @@ class SqliteDialect:
         """Return nothing: SQLite cannot set a default."""
         return ""
 
-    def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
+    def index(self, shape: Shape, recommended: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
         """Return CREATE INDEX."""
-        statement = index_ddl(shape, wanted, "sqlite", own=own)
+        statement = index_ddl(shape, recommended, "sqlite", own=own)
         return statement.replace("CREATE INDEX", "CREATE UNIQUE INDEX", 1) if unique else statement
