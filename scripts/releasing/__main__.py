@@ -1,4 +1,4 @@
-"""Make a release: ``python -m scripts.releasing VERSION [--check | --dry-run]``."""
+"""Make a release: ``python -m scripts.releasing VERSION [--check]``."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Exit code 1 if anything is wrong; then there is no tag and no file in ``dist``."""
+    """Return 1 if anything is wrong; then there is no tag and no file in ``dist``."""
     parser = argparse.ArgumentParser(prog="scripts/release", description="Make a release of what is committed.")
     parser.add_argument("version", help="three numbers, as in pyproject.toml and in the first section of CHANGELOG.md")
-    only = parser.add_mutually_exclusive_group()
-    only.add_argument("--check", action="store_true", help="say what stands in the way, and do nothing else")
-    only.add_argument("--dry-run", action="store_true", help="build and try too, whatever stands in the way; no tag")
+    parser.add_argument("--check", action="store_true", help="do everything except the tag and the files in dist")
     options = parser.parse_args()
     problems = obstacles(ROOT, options.version)
     for line in problems:
         print(f"not ready: {line}", file=sys.stderr)
-    if options.check or (problems and not options.dry_run):
-        return 1 if problems else 0
+    if problems and not options.check:
+        return 1
     with tempfile.TemporaryDirectory() as folder:
         try:
             built = _build_and_try(Path(folder), options.version)
         except trial.Unfit as error:
             print(error, file=sys.stderr)
             return 1
-        if problems or options.dry_run:
-            print("nothing was tagged")
+        if options.check:
+            print("check only: nothing was tagged")
             return 1 if problems else 0
         dist = ROOT / "dist" / options.version
         shutil.copytree(built, dist)
@@ -46,14 +44,14 @@ def main() -> int:
 
 def _build_and_try(folder: Path, version: str) -> Path:
     wheel, sdist = artifacts.build(ROOT, folder)
-    found = artifacts.faults(ROOT, wheel, sdist, version)
-    if found:
-        raise trial.Unfit("\n".join(found))
+    if faults := artifacts.faults(ROOT, wheel, sdist, version):
+        raise trial.Unfit("\n".join(faults))
+    readme = (ROOT / "README.md").read_text()
     for artifact in (wheel, sdist):
         bare = folder / f"bare-{artifact.suffix[1:]}"
         bare.mkdir()
-        trial.run(artifact, bare, version)
-        print(f"{artifact.name}: installed in a bare environment, and a job ran")
+        trial.run(artifact, bare, version, readme)
+        print(f"{artifact.name}: installed in an empty environment; the example of the README ran")
     return wheel.parent
 
 

@@ -12,7 +12,12 @@ from packaging.version import InvalidVersion, Version
 
 def obstacles(root: Path, version: str) -> list[str]:
     """Everything that stands in the way, at once; empty if the clone is ready."""
-    return [*_of_the_version(root, version), *_of_the_changelog(root, version), *_of_the_repository(root, version)]
+    return [
+        *_of_the_version(root, version),
+        *_of_the_addresses(root),
+        *_of_the_changelog(root, version),
+        *_of_the_repository(root, version),
+    ]
 
 
 def section(root: Path, version: str) -> str:
@@ -31,6 +36,16 @@ def _of_the_version(root: Path, version: str) -> list[str]:
     with (root / "pyproject.toml").open("rb") as file:
         declared = tomllib.load(file)["project"]["version"]
     return [] if declared == version else [f"pyproject.toml says {declared}, not {version}"]
+
+
+def _of_the_addresses(root: Path) -> list[str]:
+    with (root / "pyproject.toml").open("rb") as file:
+        addresses = tomllib.load(file)["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    return [
+        f"pyproject.toml has no address of the {name}: links of the README would lead nowhere in a package index"
+        for name in ("repository", "documentation")
+        if not addresses[name]
+    ]
 
 
 def _of_the_changelog(root: Path, version: str) -> list[str]:

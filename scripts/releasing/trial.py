@@ -1,35 +1,37 @@
-"""Install a built file in a bare environment, and run a job there."""
+"""Install a built file in an empty environment, and run the example of the README there."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-_TASK = "def hello(payload, helpers):\n    helpers.logger.info(f\"Hello {payload['name']}\")\n"
+_EXAMPLE = re.compile(r"^```python\n(# jobs\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
+_PACKAGES_OF_EXAMPLE = ("sqlalchemy",)
 
 
 class Unfit(Exception):
     """A built file cannot be installed, or does not work where it is."""
 
 
-def run(artifact: Path, folder: Path, version: str) -> None:
-    """Raise ``Unfit`` unless the command says its version and a worker completes a job."""
+def run(artifact: Path, folder: Path, version: str, readme: str) -> None:
+    """Raise ``Unfit`` unless the command prints this version and the example of the README works."""
     environment = folder / "environment"
     _done([sys.executable, "-m", "venv", str(environment)], folder)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    _done([*pip, f"{artifact}[binary]"], folder)
+    _done([*pip, f"{artifact}[binary]", *_PACKAGES_OF_EXAMPLE], folder)
     program = str(environment / "bin" / "stowhand")
     _expect(_done([program, "--version"], folder), version)
+    (example,) = _EXAMPLE.findall(readme)
     shop = folder / "shop"
-    (shop / "tasks").mkdir(parents=True)
-    (shop / "tasks" / "hello.py").write_text(_TASK)
-    _done([program, "migrate"], shop)
-    _done([program, "enqueue", "hello", '{"name": "Ann"}'], shop)
-    printed = _done([program, "worker", "--once"], shop)
-    _expect(printed, "Hello Ann")
-    _expect(printed, "Completed task 1 (hello) with success")
+    shop.mkdir()
+    (shop / "jobs.py").write_text(example)
+    _done([str(environment / "bin" / "python"), "jobs.py"], shop)
+    printed = _done([program, "worker", "jobs:app", "--once"], shop)
+    _expect(printed, "Dear ann@example.com")
+    _expect(printed, "Completed task 1 (send) with success")
 
 
 def _done(command: list[str], folder: Path) -> str:

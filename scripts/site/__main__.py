@@ -1,4 +1,4 @@
-"""Build the site, strictly: ``python -m scripts.site [--output FOLDER] [--serve PORT]``."""
+"""Build the site, strictly: ``python -m scripts.site [--output FOLDER] [--address URL] [--serve PORT]``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from scripts.site import llms
+from scripts.site import llms, previews
 from scripts.site.check import problems
 from scripts.site.navigation import Unreachable, as_toml, navigation, pages_of
 from scripts.site.pages import PICTURES, ROOT, BrokenLinks, collect
-from scripts.site.versions import publish
+from scripts.site.versions import folder_of, publish
 
 SETTINGS = Path(__file__).parent / "zensical.toml"
 STYLE = Path(__file__).parent / "site.css"
@@ -29,10 +29,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/docs", description="Build the site of the documentation.")
     parser.add_argument("--output", type=Path, default=ROOT / ".state" / "site", help="the folder of all versions")
     parser.add_argument("--serve", type=int, metavar="PORT", help="then show it on this port of this machine")
+    parser.add_argument("--address", default=_documentation(), help="public address of the folder of all versions")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as stage:
         try:
-            problems = build(Path(stage))
+            problems = build(Path(stage), given.address.rstrip("/"))
         except (BrokenLinks, Unreachable) as error:
             problems = [f"{type(error).__doc__}".partition(";")[0] + f":\n{error}"]
         if problems:
@@ -45,9 +46,13 @@ def main() -> int:
     return 0
 
 
-def build(stage: Path) -> list[str]:
-    """The pages of this clone, as a site in ``stage/site``; returns what is wrong with it."""
+def build(stage: Path, documentation: str) -> list[str]:
+    """Build the pages of this clone as a site in ``stage/site``. Return its problems.
+
+    ``documentation``: public address of the folder of all versions; empty if there is none.
+    """
     project = _project()
+    address = f"{documentation}/{folder_of(project['version'])}/" if documentation else ""
     pages = collect()
     entries = navigation(pages.values())
     site = stage / "site"
@@ -59,6 +64,8 @@ def build(stage: Path) -> list[str]:
     shutil.copy(STYLE, stage / "pages" / STYLE.name)
     name, description = project["name"].title(), project["description"]
     head = f"site_name = {json.dumps(name)}\nsite_description = {json.dumps(description)}\nnav = {as_toml(entries)}\n"
+    if address:
+        head += f"site_url = {json.dumps(address)}\n"
     (stage / "zensical.toml").write_text(SETTINGS.read_text().replace("[project]\n", f"[project]\n{head}", 1))
     built = subprocess.run(
         [Path(sys.executable).with_name("zensical"), "build", "--strict"],
@@ -67,6 +74,9 @@ def build(stage: Path) -> list[str]:
     )  # fmt: skip
     if built.returncode:
         return [built.stdout]
+    if address:
+        for page in pages_of(entries):
+            previews.add(site / page.place.with_suffix(".html"), page, description, address)
     for page in pages_of(entries):  # beside each page its Markdown, which llms.txt lists
         (site / page.place).write_text(page.text)
     (site / "llms.txt").write_text(llms.listing(name, description, entries))
@@ -76,8 +86,15 @@ def build(stage: Path) -> list[str]:
 
 def _project() -> dict[str, str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
-        found: dict[str, str] = tomllib.load(file)["project"]
-    return found
+        project: dict[str, str] = tomllib.load(file)["project"]
+    return project
+
+
+def _documentation() -> str:
+    """Return the address that pyproject.toml has; empty if there is none."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        address: str = tomllib.load(file)["tool"]["hatch"]["metadata"]["hooks"]["custom"]["documentation"]
+    return address
 
 
 def _serve(folder: Path, port: int) -> None:

@@ -22,6 +22,7 @@ from tests.support.public_names import PUBLIC, public_names
 
 PAGES = {page.place: page for page in collect().values()}
 WRITTEN = sorted(place for place, page in PAGES.items() if page.source.suffix == ".md")
+ADDRESS = "https://docs.example.com/stowhand"
 SHOWN_ALIKE = {"blockquote", "h1", "h2", "h3", "li", "pre", "table", "tr"}
 pytestmark = pytest.mark.xdist_group("site")  # built once
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("site")  # built once
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "scripts.site", "--output", str(folder)]
+    command = [sys.executable, "-m", "scripts.site", "--output", str(folder), "--address", ADDRESS]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert built.stdout == f"{folder / '0.1'}\n"
@@ -42,6 +43,18 @@ def test_the_site_has_all_pages(output: Path) -> None:
     assert {place for place in PAGES if not place.parts[0].startswith(("examples", "deploy"))} >= {
         PurePosixPath(file.relative_to(DOCS).as_posix()) for file in DOCS.rglob("*.md")
     }
+
+
+def test_a_site_with_an_address_has_a_sitemap_and_previews(output: Path) -> None:
+    listed = re.findall(r"<loc>([^<]+)</loc>", (output / "0.1" / "sitemap.xml").read_text())
+    assert {f"{ADDRESS}/0.1/{place.with_suffix('.html')}" for place in WRITTEN if place.name != "index.md"} <= set(
+        listed
+    )
+    page = (output / "0.1" / "how-to" / "cookbook.html").read_text()
+    assert f'<meta property="og:url" content="{ADDRESS}/0.1/how-to/cookbook.html">' in page
+    assert '<meta property="og:title" content="Cookbook' in page
+    (picture,) = re.findall(r'<meta property="og:image" content="([^"]+)">', page)
+    assert (output / picture.removeprefix(f"{ADDRESS}/")).is_file()
 
 
 def test_every_written_page_can_be_searched(output: Path) -> None:

@@ -86,16 +86,18 @@ def test_the_message_of_a_commit_is_checked(tmp_path: Path, message: str, said: 
 
 
 def test_a_clone_that_is_not_ready_for_a_release_lists_all_obstacles(tmp_path: Path) -> None:
-    clone(tmp_path, declared="1.2.2", heading="1.2.3 (unreleased)")
+    clone(tmp_path, declared="1.2.2", heading="1.2.3 (unreleased)", repository="")
     (tmp_path / "new").touch()
     subprocess.run(["git", "tag", "v1.2.3"], cwd=tmp_path, check=True)
     assert obstacles(tmp_path, "1.2.3") == [
         "pyproject.toml says 1.2.2, not 1.2.3",
+        "pyproject.toml has no address of the repository: links of the README would lead nowhere in a package index",
         "the heading of CHANGELOG.md has no date: 1.2.3 (unreleased); 1.2.3 (YYYY-MM-DD) is wanted",
         "1 files are not committed, first new",
         "the tag v1.2.3 is there already",
     ]
-    assert obstacles(tmp_path, "1.2")[:2] == [
+    first, _, third, *_ = obstacles(tmp_path, "1.2")
+    assert [first, third] == [
         "a version has three numbers: 1.2",
         "the first section of CHANGELOG.md is not 1.2",
     ]
@@ -107,8 +109,11 @@ def test_a_clone_that_is_ready_for_a_release_has_no_obstacles(tmp_path: Path) ->
     assert section(tmp_path, "1.2.3") == "* What you notice."
 
 
-def clone(folder: Path, *, declared: str, heading: str) -> None:
-    (folder / "pyproject.toml").write_text(f'[project]\nversion = "{declared}"\n')
+def clone(folder: Path, *, declared: str, heading: str, repository: str = "https://example.com/stowhand") -> None:
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nversion = "{declared}"\n[tool.hatch.metadata.hooks.custom]\n'
+        f'repository = "{repository}"\ndocumentation = "https://docs.example.com"\n'
+    )
     (folder / "CHANGELOG.md").write_text(f"# Changes\n\n## {heading}\n\n* What you notice.\n\n## 1.2.2 (2026-01-01)\n")
     author = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
     for command in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "Begin"]):
