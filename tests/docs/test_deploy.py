@@ -133,8 +133,27 @@ def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() ->
 
 def test_files_for_the_image_are_not_ignored() -> None:
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
-    assert kept == {"src", "pyproject.toml", "README.md", "LICENSE"}
+    assert kept == {"src", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"}
     assert all((ROOT / name).exists() for name in kept)
+
+
+# -- Compose ---------------------------------------------------------------------------------------
+
+
+def test_the_compose_file_fits_the_schema_and_starts_workers_with_variables_that_exist(tmp_path: Path) -> None:
+    file = DEPLOY / "compose.yaml"
+    checker = [str(Path(sys.executable).with_name("check-jsonschema")), "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*checker, str(file)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(file.read_text().replace("stop_grace_period", "stop_grace"))
+    assert subprocess.run([*checker, str(wrong)], capture_output=True, timeout=60).returncode == 1
+    services = yaml.safe_load(file.read_text())["services"]
+    worker = services["worker"]
+    assert worker["environment"].keys() <= VARIABLES.keys()
+    assert (services["migrate"]["command"], worker["command"]) == (["migrate"], ["worker"])
+    assert seconds(worker["stop_grace_period"]) == settings().worker.grace + STOP_MARGIN_SECONDS
+    assert (ROOT / worker["build"]["dockerfile"]).is_file()
 
 
 # -- Kubernetes ------------------------------------------------------------------------------------
