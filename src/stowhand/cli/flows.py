@@ -268,7 +268,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **option_values: Any) -
 
         def show(counts: Sequence[QueueCount]) -> None:
             if as_json:
-                subject = {"flow": flow.name, "at": wall_clock(), "reset_jobs": monitor.reset_jobs}
+                subject = {"flow": flow.name, "at": wall_clock(), "returned": monitor.reset_jobs}
                 click.echo(json_line({**subject, "queues": list(counts)}))
                 return
             heading = monitor_heading(flow.name, flow.engine.description, monitor.reset_jobs)
