@@ -24,7 +24,7 @@ async def send_letter(to: Address, text: str, *, copies: int = 1) -> str:
 
 @app.task(serial="reports", timeout=timedelta(minutes=5))
 def write_report(context: Context, day: str) -> None:
-    """A plain function runs in a thread. The context is given by the worker and is no argument of the job."""
+    """A plain function runs in a thread. The context is given by the worker and is not an argument of the job."""
     context.log(f"writing the report for {day}, attempt {context.attempt}")
     context.enqueue_after(send_letter, Address("Main SharedServer", "Springfield"), f"Report for {day}")
 

@@ -66,5 +66,5 @@ def exists(path: str) -> bool:
 
 
 def readable(said: bytes) -> str:
-    """As text; names are bytes to git, and those that are no UTF-8 stay distinct."""
+    """As text; names are bytes to git, and those that are not UTF-8 stay distinct."""
     return said.decode(errors="backslashreplace")

@@ -21,7 +21,7 @@ HOOK = Path(__file__).resolve().with_name("hook.py")
 def add(connection: psycopg.Connection[Any], folder: Path, name: str) -> Path:
     """The bare repository ``folder/name.git``. Raises ValueError, psycopg.Error, CalledProcessError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise ValueError(f"{name!r} is no name for a repository: letters, digits, - and _")
+        raise ValueError(f"{name!r} is not a name for a repository: letters, digits, - and _")
     path = folder.resolve() / f"{name}.git"
     with connection.transaction():
         row = connection.execute(

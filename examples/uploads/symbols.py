@@ -21,7 +21,7 @@ class Symbol(NamedTuple):
 def python_files(folder: str) -> list[Path]:
     """In the same order everywhere. Raises NotADirectoryError."""
     if not Path(folder).is_dir():
-        raise NotADirectoryError(f"{folder} is no folder")
+        raise NotADirectoryError(f"{folder} is not a folder")
     return sorted(path for path in Path(folder).rglob("*.py") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""``stowhand bench`` on each store: measures everything, leaves nothing behind. What it finds is no test's affair."""
+"""``stowhand bench`` on each store measures everything and leaves nothing behind. Its figures are not tested."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         (["list", "{}:first"], 2, "a function, not Flow"),
         (["jobs", "{}", "--queue", "frist"], 2, "flow 'demo' has no queue 'frist'; did you mean 'first'? Available:"),
         (["jobs", "{}", "--key", "userId"], 2, "write it with =, as in name=value"),
-        (["jobs", "{}", "--key", "text=1"], 2, "'text' is no lookup attribute; it has: userId"),
+        (["jobs", "{}", "--key", "text=1"], 2, "'text' is not a lookup attribute; it has: userId"),
         (["jobs", "{}", "--key", "userId=1", "--failed"], 2, "omit --queue and --failed"),
         (["jobs", "{}", "--after", "x"], 2, "--after goes with --failed"),
         (["show", "{}", "nobody\x1b[2J"], 1, "there is no job nobody\\x1b[2J"),

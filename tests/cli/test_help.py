@@ -29,7 +29,7 @@ def groups() -> Iterator[tuple[str, click.Group]]:
 
 
 def leaves() -> Iterator[str]:
-    """Every command that is no group, by its path."""
+    """Every command that is not a group, by its path."""
     for path, group in groups():
         context = click.Context(group)
         for name in group.list_commands(context):

@@ -403,7 +403,7 @@ def test_a_stop_during_a_failed_start_stops(run: Run) -> None:
         await asyncio.sleep(0)
         go.set()
         await asyncio.wait([task])
-        assert task.cancelled(), "that nothing was started is no outcome of the attempt then"
+        assert task.cancelled(), "that nothing was started is not an outcome of the attempt then"
 
     run(story())
 

@@ -61,11 +61,11 @@ def test_a_key_of_several_lines_is_found_whole_and_line_by_line() -> None:
     redactor = Redactor([key])
     assert redactor.text(f"key:\n{key}done") == "key:\n******\ndone"
     assert redactor.text("  1: MIIEpAIBAAKCAQEA\r\n  2: q83vEjRWeJA=\r\n") == "  1: ******\r\n  2: ******\r\n"
-    assert redactor.text("ab is no secret") == "ab is no secret"
+    assert redactor.text("ab is not a secret") == "ab is not a secret"
 
 
 def test_a_secret_is_also_found_as_the_bytes_that_a_program_is_given() -> None:
-    secret = "p\udce9ch\udce9-22"  # as os.environ has what is no UTF-8
+    secret = "p\udce9ch\udce9-22"  # as os.environ has what is not UTF-8
     redactor = Redactor([secret])
     assert streamed(redactor, [b"it is p\xe9ch", b"\xe9-22!"]) == b"it is ******!"
     assert redactor.text(f"it is {secret}!") == "it is ******!"

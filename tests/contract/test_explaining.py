@@ -180,7 +180,7 @@ async def test_when_every_slot_is_busy_the_oldest_job_is_named(harness: StoreHar
         f"the one slot of the one worker that could claim it is busy, the oldest for 20s with job {first.job_id} (t)"
     )
     await seen(harness, _card("w2", tasks=("another",)))
-    assert "slots_busy" in await reasons(harness, job.id), "its slots are no use to this job"
+    assert "slots_busy" in await reasons(harness, job.id), "its slots are of no use to this job"
     await seen(harness, _card("w3"))
     assert "slots_busy" not in await reasons(harness, job.id)
 

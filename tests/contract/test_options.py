@@ -16,7 +16,7 @@ from tests.contract.store_harness import StoreHarness
 pytestmark = needs("jobs")
 
 VALUES: dict[Kind, Any] = {Kind.TEXT: "north", Kind.WHOLE: 3, Kind.NAMES: ("north",), Kind.TRUTH: True, Kind.REAL: 0.5}
-"""Of an option of each kind a value that is no default. An option of another kind needs a line here."""
+"""Of an option of each kind a value that is not a default. An option of another kind needs a line here."""
 
 
 def options(*without: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ async def test_an_item_is_scheduled_while_a_scheduler_reports_it(harness: StoreH
     await harness.pass_time(1)
     assert not item.is_scheduled(harness.now)
     await timetable.register([("report", "s")])
-    assert await known(harness) == item, "registering is no report"
+    assert await known(harness) == item, "registering is not a report"
 
 
 async def test_a_recent_report_counts_for_all_schedulers(harness: StoreHarness) -> None:

@@ -102,9 +102,9 @@ def test_errors_of_recurring_tasks_have_no_line_of_django(site: None) -> None:
     [
         ({"QUEUES": "heavy"}, "['QUEUES']: a str given; give a list: ['heavy']"),
         ({"QUEUES": None}, "['QUEUES']: a NoneType given; give a list: ['default']"),
-        ({"QUEUES": ["default", 3]}, "['QUEUES']: 3 is no queue's name; give text: 'default'"),
-        ({"QUEUES": ["default", ["heavy"]]}, "['QUEUES']: ['heavy'] is no queue's name; give text: 'default'"),
-        ({"QUEUES": ["default", ""]}, "['QUEUES']: '' is no queue's name; give text: 'default'"),
+        ({"QUEUES": ["default", 3]}, "['QUEUES']: 3 is not a queue name; write 'default'"),
+        ({"QUEUES": ["default", ["heavy"]]}, "['QUEUES']: ['heavy'] is not a queue name; write 'default'"),
+        ({"QUEUES": ["default", ""]}, "['QUEUES']: '' is not a queue name; write 'default'"),
         ({"OPTIONS": ["database"]}, "['OPTIONS']: a list given; give {'database': 'default'}"),
         ({"OPTIONS": None}, "['OPTIONS']: a NoneType given; give {'database': 'default'}"),
     ],

@@ -25,7 +25,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read_text())]
 SHOWN = {"python", "sql", "console", "text", "nginx"}
-"""Python is checked below; the others are run by the pages' own tests, or are no input of a program that is here."""
+"""Python is checked below; the others are run by the pages' own tests, or are not input of a program that is here."""
 DJANGO = {DOCS / "how-to" / "use-it-from-django.md", DOCS / "how-to" / "come-from-django-tasks.md"}
 """Their blocks are files of a project, settings among them; tests/django/test_pages.py runs them, beside a Django."""
 

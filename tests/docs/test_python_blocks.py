@@ -38,7 +38,7 @@ def test_a_block_of_python_has_the_names_that_it_uses(page: Path) -> None:
 
 
 def bound(node: ast.AST) -> set[str]:
-    """Names that this node gives a meaning. (Scopes are not told apart: a page is no program.)"""
+    """Names that this node gives a meaning. (Scopes are not told apart: a page is not a program.)"""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}

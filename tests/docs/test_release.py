@@ -18,7 +18,7 @@ VERSION = "0.1.0"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if not (ROOT / ".git").exists():
-        pytest.skip("a release is built from a commit, and this is no clone")
+        pytest.skip("a release is built from a commit, and this is not a clone")
     return build(ROOT, tmp_path_factory.mktemp("release"))
 
 

@@ -66,4 +66,4 @@ def test_files_are_parsed_in_threads_and_a_missing_folder_is_an_error() -> None:
         check=False,
     )
     assert done.stdout == "parsed\n", done.stderr
-    assert done.stderr.endswith("NotADirectoryError: /no/such/folder is no folder\n")
+    assert done.stderr.endswith("NotADirectoryError: /no/such/folder is not a folder\n")

@@ -215,7 +215,7 @@ def test_with_full_memory_a_job_is_refused_and_workers_continue(run: Run, passed
                 client.config_set("maxmemory", "1")
                 with pytest.raises(StoreError, match="maxmemory") as refused:
                     await flow.create_job({"n": 10})
-                assert not isinstance(refused.value, StoreUnreachable)  # again is no use until somebody acts
+                assert not isinstance(refused.value, StoreUnreachable)  # again is of no use until somebody acts
                 go_on.set()
                 await asyncio.sleep(2 * WAIT)  # while they try to write the ends of what they did
                 client.config_set("maxmemory", "0")

@@ -62,7 +62,7 @@ NARROW = {
     "Traces.flush.seconds": "called at the end of a process",
     "QueueCount.waiting": "a number of jobs",
 }
-"""Parameters called like durations whose types are no duration's, and why; by a part of their names."""
+"""Parameters called like durations whose types are not durations, and why; by a part of their names."""
 
 
 def queue_options(**given: Any) -> Any:

@@ -113,7 +113,7 @@ def _walk() -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """Empty for what is no text, or has gone since it was listed."""
+    """Empty for what is not a text, or has gone since it was listed."""
     try:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, FileNotFoundError):

@@ -25,7 +25,7 @@ STEPS: dict[str, str] = {
         'places', 9, array['x'], 'preserve_run_at')""",
     "NULL means the default": """select * from {schema}.add_job('nulls', null, null, null, null, null, null, null)""",
     "json_build_object": "select * from {schema}.add_job('build', json_build_object('name', 'Bobby Tables'))",
-    "a payload that is no object": "select * from {schema}.add_job('scalar', '\"text\"')",
+    "a payload that is not an object": "select * from {schema}.add_job('scalar', '\"text\"')",
     "an empty list of flags": "select * from {schema}.add_job('flagless', flags := '{}')",
     "a relative time": "select * from {schema}.add_job('later', run_at := now() + 2 * interval '1 second')",
     "an update gives nothing": "select * from {schema}.add_job('full', job_key := 'full')",

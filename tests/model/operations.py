@@ -440,7 +440,7 @@ class Operations:
             key_mode=mode,
             unique_period=choose([None, 5.0, 20.0]) if key is not None and mode is KeyMode.UNIQUE else None,
             flags=choose([(), (), ("f",), ("g", "f")]),
-            # What a claim of the next job of a serial key passes over is no part of its specification.
+            # What a claim of the next job of a serial key passes over is not part of its specification.
             expires=None if self._chains else choose([None, None, None, 1.0, 5.0]),
             on_failure=choose([None, None, NewJob(task=choose(TASKS), priority=1, flags=choose([(), ("f",)]))]),
         )

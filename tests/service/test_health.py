@@ -130,7 +130,7 @@ def test_each_process_is_shown_and_a_dead_one_is_missing_until_its_replacement_w
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     supervisor = sqlite_workers.start("--http", "0", "--processes", "2")
     pages = Pages(sqlite_workers)
-    assert pages.get("/healthz")[0] == 200, "to start is no death"
+    assert pages.get("/healthz")[0] == 200, "to start is not a failure"
     pages.wait_until_ready()
     said = pages.json("/healthz")[1]
     assert said["loops"].keys() == {"loop", "cron"}

@@ -137,7 +137,7 @@ class Rude(Routine):
 
 
 class Sudden(Routine):
-    """Its ``run`` is no coroutine, and raises at once."""
+    """Its ``run`` is not a coroutine, and raises at once."""
 
     def run(self) -> None:  # type: ignore[override]
         raise ValueError("broken")
@@ -196,7 +196,7 @@ def test_signal_handlers_are_restored() -> None:
 @pytest.mark.parametrize("wrong", [None, 7, Routine, asyncio.sleep])
 def test_an_object_that_is_no_routine_is_refused_before_any_starts(wrong: Any) -> None:
     first = Routine()
-    with pytest.raises(ConfigurationError, match="is no routine"):
+    with pytest.raises(ConfigurationError, match="is not a routine"):
         asyncio.run(run_all(first, wrong))
     with pytest.raises(ConfigurationError, match="twice"):
         asyncio.run(run_all(first, first))

@@ -39,7 +39,7 @@ PATIENT = replace(QUICK, exit_timeout=120.0)
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """What a signal does is no matter of the store."""
+    """Effects of signals, which do not depend on the store."""
     return f"sqlite:///{tmp_path}/queue.db"
 
 

@@ -68,7 +68,12 @@ VALUES: dict[str, tuple[str, str | None]] = {
 
 def values_of(settings: WorkerSettings) -> dict[str, Any]:
     """Return all settings by name. The store is represented by its address, since the sources differ."""
-    structs = (settings.worker, settings.store, settings.store.options, settings)  # a worker's own tasks are no setting
+    structs = (
+        settings.worker,
+        settings.store,
+        settings.store.options,
+        settings,
+    )  # a worker's own tasks are not settings
     fields = {name: value for struct in structs for name, value in msgspec.structs.asdict(struct).items()}
     return {name: fields[option.field] for name, option in SETTINGS.items()} | {"connection": settings.store.url}
 

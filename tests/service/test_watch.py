@@ -77,7 +77,7 @@ class Watching(Workers):
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """What changes on disk is no matter of the store."""
+    """Changes on disk, which do not depend on the store."""
     return f"sqlite:///{tmp_path}/queue.db"
 
 

@@ -464,7 +464,7 @@ async def test_a_form_is_valid_only_for_its_visitor(door: Opening) -> None:
 
 
 async def test_a_program_posts_with_only_its_token(door: Opening) -> None:
-    """No other site can make a browser send that header; a wrong one is no way around the form's token."""
+    """No other site can make a browser send that header; a wrong one is not a way around the form's token."""
     made = door(allow_actions=True)
     token = make_token(made.tokens, "ci", "act")
     program = made.browser(host="jobs.example.com", peer="10.0.0.1")

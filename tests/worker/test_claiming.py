@@ -471,7 +471,7 @@ async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
         everything = {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
         harness.store.down |= everything
         job_id = await harness.add()
-        await harness.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is no float any more
+        await harness.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is not a float any more
         assert len(limits(harness)) > 1030
         harness.store.down.clear()
         await harness.clock.advance(6)
@@ -495,7 +495,7 @@ async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
 
 
 async def test_once_ends_when_nothing_can_be_claimed_for_some_twenty_seconds() -> None:
-    """A standby, or a server that is gone, is no reason to go on for ever; a short outage is none to end."""
+    """A standby, or a server that is gone, is not a reason to go on for ever; a short outage is none to end."""
     clock = FakeClock()
     for outage, ends in ((10, False), (40, True)):
         store = FaultyStore(clock)

@@ -338,7 +338,7 @@ async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -
         assert "ValueError: no" in str(job.last_error)
 
 
-# -- what is no hook -------------------------------------------------------------------------------
+# -- what is not a hook -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hook", ["handle", "pre_handle"])

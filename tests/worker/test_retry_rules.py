@@ -58,7 +58,7 @@ NOT_TRIED = "(not retried: retry_on has only OSError)"
         (ConnectionResetError("cut"), None),
         (caused_by(ConnectionResetError("cut")), None),
         (ExceptionGroup("several", [ValueError("a"), ConnectionResetError("cut")]), None),
-        (StoreUnreachable("a busy pool is no error of the task"), None),
+        (StoreUnreachable("a busy pool is not an error of the task"), None),
         (ValueError("wrong"), NOT_TRIED),
         (SystemExit(3), NOT_TRIED),
         (FileNotFoundError("gone"), GIVEN_UP),

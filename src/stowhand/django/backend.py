@@ -188,7 +188,7 @@ def _check_settings(alias: str, params: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {example}")
     for queue in queues:
         if not isinstance(queue, str) or not queue:
-            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {queue!r} is no queue's name; give text: 'default'")
+            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {queue!r} is not a queue name; write 'default'")
     if not isinstance(options, Mapping):
         raise ConfigurationError(
             f"TASKS[{alias!r}]['OPTIONS']: {a_type(options)} given; give {{'database': 'default'}}"

@@ -32,7 +32,7 @@ def checked_params(queue: FlowQueue, job: FlowJob, params: object) -> list[Any]:
         job.ctx.logger.warning(f"{params_at(queue.name)} is missing; there are no children")
         return []
     if not isinstance(params, list):
-        raise InvalidJob(f"{params_at(queue.name)} is no list of objects")
+        raise InvalidJob(f"{params_at(queue.name)} is not a list of objects")
     return params
 
 

@@ -280,7 +280,7 @@ class Flow:
         """Return the jobs with that value of a lookup attribute (a text or a number), oldest first."""
         if key not in self.shape.lookup_attributes:
             known = ", ".join(self.shape.lookup_attributes) or "none"
-            raise ConfigurationError(f"flow {self.name!r}: {key!r} is no lookup attribute; it has: {known}")
+            raise ConfigurationError(f"flow {self.name!r}: {key!r} is not a lookup attribute; it has: {known}")
         text = lookup_text(key, value)
         await self.open()
         jobs = await self.engine.read(await self.engine.ids(key, text), resolve_children=resolve_children)

@@ -184,7 +184,8 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
     """Return the attributes as JSON text, and the queue that the result chooses.
 
     ``None``, ``False``, zero and empty values are results without attributes. Attributes that are null are dropped.
-    Raises InvalidJob if the result is no object, and for an attribute that the next queue would get as another type.
+    Raises InvalidJob if the result is not an object, and for an attribute that the next queue would get as another
+    type.
     """
     if not result:
         return {}, None

@@ -135,7 +135,7 @@ def is_storable(text: str) -> bool:
 
 
 def validate_ids(job_ids: Iterable[int]) -> list[int]:
-    """Return each id once, in order. Numbers that no job can have are left out, since unknown ids are no error."""
+    """Return each id once, in order. Numbers that no job can have are left out, since unknown ids are not errors."""
     _refuse_text("job_ids", job_ids, "a list of numbers")
     return sorted({validate_id(job_id, "job_ids") for job_id in job_ids} - {UNKNOWN_JOB_ID})
 

@@ -161,7 +161,7 @@ class Runner:
                 raise
             finally:
                 self._plan.store.notices.on_listening(None)
-                failure = run_error if isinstance(run_error, Exception) else None  # a cancellation is no failure
+                failure = run_error if isinstance(run_error, Exception) else None  # a cancellation is not a failure
                 await self._observer.end(failure, was_requested=self._is_stop_requested)
                 self._has_ended = True
 

@@ -24,7 +24,7 @@ class JobSpec(TaskSpec, total=False):
 
 
 async def make_worker_utils(**options: Unpack[RunnerOptions]) -> WorkerUtils:
-    """Connect to a store. A missing or older schema is no error yet: see ``migrate``.
+    """Connect to a store. A missing or older schema is not an error yet: see ``migrate``.
 
     Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
     """

@@ -261,7 +261,7 @@ def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], t
 def reduce_garbage_collection() -> None:
     """Make the garbage collector ignore loaded objects and run less often.
 
-    Loaded objects stay until the end, and the ten or so objects of each running job are no garbage. This is for
+    Loaded objects stay until the end, and the ten or so objects of each running job are not garbage. This is for
     processes that Stowhand starts, and keeps a higher threshold or a disabled collector that the tasks have set.
     """
     gc.freeze()

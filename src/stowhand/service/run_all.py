@@ -165,7 +165,7 @@ def _check(routines: tuple[Routine, ...]) -> None:
     for routine in routines:
         if not is_routine(routine):
             raise ConfigurationError(
-                f"run_all: {routine!r} is no routine; give workers, resetters, or objects with `async run()` and "
+                f"run_all: {routine!r} is not a routine; give workers, resetters, or objects with `async run()` and "
                 "`stop(*, now=False)`"
             )
     if len({id(routine) for routine in routines}) < len(routines):

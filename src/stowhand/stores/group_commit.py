@@ -91,7 +91,7 @@ class GroupCommit(Generic[Q, A]):
             self._is_group_pending = True
             self._in_flight += 1
             # The task starts in the loop's next turn, so that all callers of this turn share it. It has its own
-            # context: it is no part of the first caller's attempt or span.
+            # context: it is not part of the first caller's attempt or span.
             assert self._loop is not None
             group = self._loop.create_task(self._run_group(), context=Context())
             self._groups.add(group)

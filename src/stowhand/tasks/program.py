@@ -91,7 +91,7 @@ class ProgramProtocol(asyncio.SubprocessProtocol):
         self._readers[fd].feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Note the end of an output. A program may close its input unread, which is no error."""
+        """Note the end of an output. A program may close its input unread, which is not an error."""
         reader = self._readers.pop(fd, None)  # the input has no reader
         if reader is not None:
             reader.end()

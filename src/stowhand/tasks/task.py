@@ -27,7 +27,7 @@ MAX_NAME_CHARACTERS = 60
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-"""The return type of a task; of an ``async def`` the awaited type. It may include outcomes, which are no results. So a
+"""The return type of a task; of an ``async def`` the awaited type. It may include outcomes, which are not results. So a
 method that returns a result takes ``self`` as ``ConfiguredTask[P, R | Raisable]``, and R is the result."""
 Returned_co = TypeVar("Returned_co", covariant=True)
 """The type that calling the function returns; of an ``async def`` a coroutine."""

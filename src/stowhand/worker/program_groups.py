@@ -1,7 +1,7 @@
 """Process groups of the programs that this process runs, and the guardian that kills them if this process dies.
 
 A program runs in its own session. If its worker is killed, the program would go on while its job starts again
-elsewhere. A parent-death signal is no solution: a process with threads may run no Python between fork and exec, the
+elsewhere. A parent-death signal is not a solution: a process with threads may run no Python between fork and exec, the
 signal would not reach the program's children, and not every system has it. So a guardian process runs beside this one.
 It starts with the first program, and ends when a worker has ended and no program runs.
 """

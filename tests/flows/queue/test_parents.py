@@ -133,7 +133,7 @@ def test_params_that_are_no_list_fail_the_parent(harness: MakeHarness, run: Run)
         async with await made(harness) as at:
             job_id = await at.create({"children:parent:params": {"childName": "kid"}})
             await at.step("parent")
-            assert (await at.read(job_id) or {})["failedErrorMsg"] == "children:parent:params is no list of objects"
+            assert (await at.read(job_id) or {})["failedErrorMsg"] == "children:parent:params is not a list of objects"
 
     run(story())
 

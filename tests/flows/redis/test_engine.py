@@ -196,7 +196,7 @@ def test_a_delay_is_kept_with_its_reason(run: Run, redis_url: str, look: redis.R
         ({"deep": nested(62)}, None),
         ({"deep": nested(64)}, "nested deeper"),
     ],
-    ids=["a name that is no Unicode", "deep", "too deep"],
+    ids=["a name that is not Unicode", "deep", "too deep"],
 )
 def test_a_result_that_cannot_be_written_fails_its_job(
     run: Run, redis_url: str, look: redis.Redis, result: dict[str, Any], why: str | None
@@ -314,10 +314,10 @@ def test_a_parent_without_children_completes_at_once(
 @pytest.mark.parametrize(
     ("field", "text", "why"),
     [
-        ("children:parent:params", '"kid"', "is no list of objects"),
+        ("children:parent:params", '"kid"', "is not a list of objects"),
         ("children:parent:params", "[", "attribute 'children:parent:params': "),
-        ("children:parent:jobs", '["precious"]', "is no list of children"),
-        ("children:parent:jobs", "7", "is no list of children"),
+        ("children:parent:jobs", '["precious"]', "is not a list of children"),
+        ("children:parent:jobs", "7", "is not a list of children"),
     ],
     ids=["no list", "no JSON", "a stranger's key", "a number"],
 )

@@ -19,7 +19,7 @@ from tests.support.valkey import LiveRedis
 PLAIN = [Queue("first", next_queue="second"), Queue("second")]
 FAMILY = [Queue("parent", next_queue="last", children=(Queue("kid"),)), Queue("last")]
 ODD = "\udcff\udcfe"
-"""An id of bytes that are no UTF-8."""
+"""An id of bytes that are not UTF-8."""
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_a_retry_of_a_live_or_unknown_job_is_refused(run: Run, redis_url: str, l
                 ActionResult.MISSING,
                 ActionResult.REFUSED,
             ]
-            assert "no queue of this flow that it can be in" in answers[3].reason
+            assert "not a queue of this flow that it can be in" in answers[3].reason
             assert {key: look.dump(key) for key in bench.all_keys()} == before
 
     run(check())

@@ -220,7 +220,7 @@ WORDS = {
         StoreUnreachable,
         "this is a replica",
     ),
-    "anything": ("-ERR value of s3cret is no integer", StoreError, "is no integer"),
+    "anything": ("-ERR value of s3cret is not an integer", StoreError, "is not an integer"),
 }
 
 

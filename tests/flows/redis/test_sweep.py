@@ -25,7 +25,7 @@ def test_the_first_sweep_changes_nothing_and_the_second_resets_the_job(harness: 
         harness.client.flushdb()
         job_id, other, begun = moved_by_the_original(harness), harness.add(), harness.now_ms()
         assert harness.sweep(sweeps=1) == []
-        found = harness.run(harness.store().sweep())  # at once: that is no second look
+        found = harness.run(harness.store().sweep())  # at once: that is not a second look
         if harness.now_ms() - begun < 1000:
             break
     assert found == []

@@ -1,4 +1,4 @@
-"""What is refused because its owner could not commit it, or because it is no connection; and errors of the owner's."""
+"""Refused connections: their owner cannot commit, or they are not connections. Errors of the owner."""
 
 from __future__ import annotations
 

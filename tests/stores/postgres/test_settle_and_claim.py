@@ -107,7 +107,7 @@ def test_an_invalid_lease_claims_no_successor(store: PostgresStore, sql: Sql, ru
         assert list((await settle_and_claim(store, zombie))[1]) == []
         assert sql(HELD) == [("q", holder.job_id)]
         other = Lease(holder.job_id, zombie.token, holder.epoch)
-        assert list((await settle_and_claim(store, other))[1]) == [], "the id alone is no proof"
+        assert list((await settle_and_claim(store, other))[1]) == [], "the id alone is not proof"
         assert sql(HELD) == [("q", holder.job_id)]
         await add(store, 1, serial="another")
         other = (await claim(store))[0].lease

@@ -170,7 +170,7 @@ def read_step(job: Job) -> Step:
 
 
 def step_of(job: Job) -> Step | None:
-    """Return the step of a job; ``None`` if another program has changed its payload and it is no step."""
+    """Return the step of a job; ``None`` if another program has changed its payload and it is not a step."""
     try:
         return read_step(job)
     except UndecodablePayload:

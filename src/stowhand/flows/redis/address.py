@@ -130,7 +130,7 @@ def check_hash_tag(address: Address, hash_tag: str | None) -> None:
 
 
 def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
-    """Return the hosts with their ports. Raise ValueError for a port that is no number."""
+    """Return the hosts with their ports. Raise ValueError for a port that is not a number."""
     hosts = []
     for text in parts.netloc.rpartition("@")[2].split(","):
         host = urlsplit(f"//{text.strip()}")
@@ -164,7 +164,7 @@ def _service_and_db(kind: Kind, path: str, options: dict[str, str]) -> tuple[str
         raise ConfigurationError(f"the Redis address names no socket; {_URL_FORMS}")
     number = options.get("db") or (segments.pop(0) if segments else "0")
     if segments or not number.isascii() or not number.isdigit():
-        raise ConfigurationError(f"the Redis address names a database that is no number; {_URL_FORMS}")
+        raise ConfigurationError(f"the Redis address names a database that is not a number; {_URL_FORMS}")
     if kind == "cluster" and int(number) != 0:
         raise ConfigurationError("a Redis cluster has one database, number 0; omit the number in the address")
     return service, int(number)

@@ -47,7 +47,7 @@ class Inspector:
         return list(dict.fromkeys(ids))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> list[dict[str, Any] | None]:
-        """Return the attributes of each job; ``None`` if it does not exist. A value that is no JSON is ``None`` too.
+        """Return the attributes of each job; ``None`` if it does not exist. A value that is not JSON is ``None`` too.
 
         ``resolve_children``: replace the lists of children's keys by lists of the children's attributes. Children that
         do not exist are omitted.

@@ -156,7 +156,7 @@ class RedisJobs:
             return Answer(job_id, ActionResult.REFUSED, f"it has not failed: it is {stage}")
         queue = self._queues.get(name or "")
         if queue is None or not _may_be_in(location, queue):
-            reason = f"it failed in {name!r}, which is no queue of this flow that it can be in"
+            reason = f"it failed in {name!r}, which is not a queue of this flow that it can be in"
             return Answer(job_id, ActionResult.REFUSED, reason)
         return await self._put_back(location, queue, stored, is_lost=stage is Stage.LOST)
 
@@ -189,7 +189,7 @@ class RedisJobs:
                 return Answer(job_id, *_NOT_CANCELED[stage])
             queue = self._queues.get(name or "")
             if queue is None:
-                return Answer(job_id, ActionResult.REFUSED, f"it is in {name!r}, which is no queue of this flow")
+                return Answer(job_id, ActionResult.REFUSED, f"it is in {name!r}, which is not a queue of this flow")
             match await self._server.run("cancel", (location.hash,), queue.text, location.listed, unanswered=True):
                 case "canceled":
                     return Answer(job_id, ActionResult.DONE)

@@ -117,7 +117,7 @@ class Keys:
         return listed if queue.parent is None or self.is_lasting else f"{queue.name}:{listed}"
 
     def public_id_of_hash(self, key: str) -> str | None:
-        """Return the public id of the child with this hash; ``None`` if it is no child of this flow."""
+        """Return the public id of the child with this hash; ``None`` if it is not a child of this flow."""
         known = any(_behind(begin, key) is not None for begin in self._child_hashes)
         return key.removeprefix(f"{self.prefix}job:") if known else None
 

@@ -68,7 +68,7 @@ class Parents:
             if keys is None or _has_come_again(queue, record):
                 return self._fan_out(queue, job, params)
             if not isinstance(keys, list) or not all(self._keys.is_child(key) for key in keys):
-                raise InvalidJob(f"{jobs_at(queue.name)} is no list of children")
+                raise InvalidJob(f"{jobs_at(queue.name)} is not a list of children")
             if record.values.get(children_again(queue)) is not None:
                 return await self._recreate_failed(queue, job, keys, params)
             return await self._gather(queue, job, keys)

@@ -186,7 +186,7 @@ class Settlements:
     def _child(self, child: NewChild) -> Sequence[Any]:
         queue = self._by_name.get(child.queue)
         if queue is None or queue.parent != self._queue.name:
-            raise InvalidJob(f"{child.queue!r} is no child of queue {self._queue.name!r}")
+            raise InvalidJob(f"{child.queue!r} is not a child of queue {self._queue.name!r}")
         priority = child.fields.get("priority")
         text = "" if priority is None else bytes(priority).decode()
         rank = int(text) if text.isdigit() else 1

@@ -24,12 +24,12 @@ _decode = msgspec.json.Decoder().decode
 
 
 def decoded(raw: Mapping[str, str]) -> dict[str, Any]:
-    """Decode every field except the scripts' own; ``None`` for a text that is no JSON."""
+    """Decode every field except the scripts' own; ``None`` for a text that is not JSON."""
     return {name: readable(text) for name, text in raw.items() if name not in NOTE_FIELDS}
 
 
 def readable(text: str | None) -> Any:
-    """Decode a value; ``None`` if it is missing or its text is no JSON."""
+    """Decode a value; ``None`` if it is missing or its text is not JSON."""
     try:
         return None if text is None else strict_json.decode(text)
     except UndecodablePayload:
@@ -120,7 +120,7 @@ def requested_values(raw: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _attribute(name: str, text: str) -> Any:
-    """Decode one attribute. This is slower, and only used to find the one that is no JSON."""
+    """Decode one attribute. This is slower, and only used to find the one that is not JSON."""
     try:
         return strict_json.decode(text)
     except UndecodablePayload as error:

@@ -197,7 +197,8 @@ class Claims:
         except (StoreError, InvalidJob) as error:
             if not request.conditions:
                 raise
-            # This is the client's mistake, which only the database can detect. It is no outage, so it is not retried.
+            # This is the client's mistake, which only the database can detect. It is not an outage, so it is not
+            # retried.
             columns = ", ".join(dict.fromkeys(condition.column for condition in request.conditions))
             raise malformed(
                 f"conditions: the lent store cannot make this comparison ({columns[:200]})",

@@ -65,7 +65,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 OTHER_CALL = "other"
 """Name of unknown calls in the metrics."""
 _UNREPORTED_ERRORS = (StoreUnreachable, LeaseLost, LogRefused)
-"""Errors that no event reports: the background tasks report an outage, and the others are no failure of the store."""
+"""Errors that no event reports: the background tasks report an outage, and the others are not failures of the store."""
 
 
 class AuditEntry(NamedTuple):

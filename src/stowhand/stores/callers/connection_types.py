@@ -36,7 +36,7 @@ _ACCEPTED_CONNECTIONS = {
     POSTGRES: "a connection to PostgreSQL (psycopg 3, asyncpg, SQLAlchemy, Django)",
     SQLITE: "a connection to SQLite (sqlite3, aiosqlite, SQLAlchemy, Django)",
 }
-_ENGINE_ADVICE = "it is no transaction: `with engine.begin() as connection:`, and hand over the connection"
+_ENGINE_ADVICE = "it is not a transaction: `with engine.begin() as connection:`, and hand over the connection"
 _SESSION_MAKER_ADVICE = "call it: `with make_session.begin() as session:`, and hand over the session"
 _POOL_ADVICE = "a pool has no transaction: take a connection from it, and hand that over"
 _CONNECTION_ADVICE = "hand over its connection"
@@ -60,7 +60,7 @@ _ADVICE_BY_CLASS = {
     "django.db.utils.ConnectionHandler": "hand over one of them: `connections['default']`",
     "psycopg2.extensions.connection": "psycopg2 alone is not supported: call add_job in SQL, or use psycopg 3",
 }
-"""What to pass instead of an object of a class that is no supported connection."""
+"""What to pass instead of an object of a class that is not a supported connection."""
 
 
 def is_asynchronous(connection: object) -> bool:

@@ -165,7 +165,7 @@ def _ask(connection: Connection, function: str, value: str, check: ConnectionChe
     if getattr(pooled.dbapi_connection, "autocommit", False) is True:
         raise ConfigurationError(_AUTOCOMMIT_MESSAGE)
     check(pooled.driver_connection)
-    # Escape colons in the schema's name, which are no parameters. SQLAlchemy finds no parameter in `:job::text`.
+    # Escape colons in the schema's name, which are not parameters. SQLAlchemy finds no parameter in `:job::text`.
     escaped = function.replace(":", "\\:")
     return connection.execute(text(f"select {escaped}(cast(:job as text))"), {"job": value}).scalar_one()
 

@@ -177,7 +177,7 @@ class SqliteConnection(Generic[X]):
         return step()
 
     def _retry_while_busy(self, step: Callable[[], T], timeout_seconds: float | None = None) -> T:
-        """Repeat a step while others hold the lock. Each attempt waits inside SQLite, so this is no busy loop."""
+        """Repeat a step while others hold the lock. Each attempt waits inside SQLite, so this is not a busy loop."""
         timeouts = (timeout_seconds, self._timeout_seconds, BUSY_DEADLINE_SECONDS)
         deadline = stopwatch() + next(timeout for timeout in timeouts if timeout is not None)
         while True:

@@ -46,7 +46,7 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
 def list_held(engine: Engine, max_jobs_per_worker: int) -> Question[Sequence[HeldJobs]]:
     """Return the jobs that each worker holds, ordered by worker."""
     held = yield Query(_HELD_JOBS, {"max_jobs": max_jobs_per_worker, "max_rows": MAX_EXACT_COUNT})
-    # This is no join: without statistics, a planner may read all live jobs for each row.
+    # This is not a join: without statistics, a planner may read all live jobs for each row.
     rows = yield Query(
         f"SELECT {JOB_SUMMARY_COLUMNS} FROM {{live_jobs}} WHERE id IN :ids", {"ids": [job_id for job_id, *_ in held]}
     )

@@ -138,7 +138,7 @@ def test_a_worker_is_woken_by_a_record_that_is_due_and_by_no_other_commit(made: 
             app.add(process_after="2999-01-01")
             await asyncio.sleep(0.03)
         assert not waiting.done()
-        # Somebody who is just writing is no news, and no trouble.
+        # Somebody who is just writing is not news, and no trouble.
         app.sql("BEGIN EXCLUSIVE")
         await asyncio.sleep(0.03)
         assert not waiting.done()
@@ -146,7 +146,7 @@ def test_a_worker_is_woken_by_a_record_that_is_due_and_by_no_other_commit(made: 
         app.sql("COMMIT")
         assert await waiting
         assert len(await keys(table)) == 1
-        # Its own commits are no news either.
+        # Its own commits are not news either.
         assert not await table.wait(0.05)
 
     run(scenario())

@@ -5,7 +5,7 @@
 -- Maximum number of children whose keys one call lets expire with their parent. The sweep handles parents with more.
 local MAX_CHILDREN_AT_ONCE = 500
 
--- Returns the keys of the children in a parent's hash; none if the field is no list.
+-- Returns the keys of the children in a parent's hash; none if the field is not a list.
 local function children_of(hash, name)
   local listed = redis.pcall('HGET', hash, 'children:' .. name .. ':jobs')
   local ok, keys = pcall(cjson.decode, type(listed) == 'string' and listed or '')

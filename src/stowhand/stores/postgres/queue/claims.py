@@ -110,7 +110,7 @@ class Claims:
         return claims
 
     def on_notification(self) -> None:
-        """Record a notification: the next claim is no poll, so it is quick."""
+        """Record a notification: the next claim is not a poll, so it is quick."""
         self._is_idle = self._was_unfilled = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:

@@ -9,7 +9,7 @@ settings      values stored in the schema and filled into the functions' texts
 Another program with the same schema name, or a person, may replace functions and alter types. Functions are compared by
 their source. Views, types, columns, constraints and indexes are compared with those of a schema that is created in a
 transaction and rolled back. They are not compared if the login may not create a schema. Additional objects are not
-reported, as a user's own index or function is no fault.
+reported, as a user's own index or function is not a fault.
 """
 
 from __future__ import annotations

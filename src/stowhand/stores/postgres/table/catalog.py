@@ -175,7 +175,7 @@ _MARK_CHARACTERS = 130
 _REQUIRED_CHARACTERS = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN_COLUMN: 36}
 """The length of the texts that a worker writes, by column."""
 _VARYING_PATTERN = re.compile(r"character varying(?:\((\d+)\))?")
-_UNLABELED_MISFIT = "an enum without 'queued' is no state of a record"
+_UNLABELED_MISFIT = "an enum without 'queued' is not a state of a record"
 
 
 class PostgresDialect:

@@ -83,7 +83,7 @@ def parameters(name: str, micros: int, *, not_before: bool = False) -> dict[str,
 
 
 def stored_micros(value: object) -> int | None:
-    """Return a column's value in microseconds; ``None`` if it is no time. In SQL: ``stowhand_micros``."""
+    """Return a column's value in microseconds; ``None`` if it is not a time. In SQL: ``stowhand_micros``."""
     if isinstance(value, str):
         return _from_text(value.strip())
     if isinstance(value, int | float):
