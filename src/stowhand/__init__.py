@@ -44,9 +44,15 @@ Importing this package imports no driver, and each name only when it is first us
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from stowhand.lazy_names import lazy_names
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Stowhand runs on Linux and macOS. On Windows, run it in WSL 2 or in a container (deploy/Dockerfile)."
+    )
 
 if TYPE_CHECKING:
     from stowhand.app.app import App

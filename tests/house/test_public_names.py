@@ -6,6 +6,8 @@ import ast
 import importlib
 import inspect
 import pydoc
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +49,14 @@ def test_a_public_name_has_one_import_path() -> None:
 
 def test_the_package_lists_only_its_names() -> None:
     assert dir(stowhand) == sorted(PUBLIC["stowhand"].split())
+
+
+def test_an_import_on_windows_raises_an_error_that_names_the_way_out() -> None:
+    program = "import sys; sys.platform = 'win32'; import stowhand"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith("ImportError: Stowhand runs on Linux and macOS. On Windows, run it in WSL 2 or in a ")
 
 
 def test_the_help_of_the_package_shows_a_program() -> None:

@@ -105,11 +105,11 @@ def _remove_folder(folder: Path) -> None:
 def _observer(order: ChildOrder, settings: WorkerSettings, supervisor_lost: threading.Event) -> ProcessObserver:
     if order.folder is None:
         return ProcessObserver()
-    # In a virtual environment on Windows, the parent is the interpreter's launcher.
-    parent = os.getppid() if sys.platform == "win32" else order.parent
     # Both checks are needed. The end of the input may be read while the dying supervisor is still the parent, and the
     # supervisor may be lost before that end is read.
-    reporter = ChildReporter(Path(order.folder), settings, lambda: supervisor_lost.is_set() or os.getppid() != parent)
+    reporter = ChildReporter(
+        Path(order.folder), settings, lambda: supervisor_lost.is_set() or os.getppid() != order.parent
+    )
     EXIT_CALLBACKS.append(reporter.close)
     return reporter
 
