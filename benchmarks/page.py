@@ -1,4 +1,4 @@
-"""Measure what docs/explanation/performance.md says, and write its tables: python benchmarks/page.py --help
+"""Measure speed, and write the tables of both pages about it: python benchmarks/page.py --help
 
 The benchmarks run one after another, as parts; each writes its figures as JSON, which are put into results.json as soon
 as it has ended. A part that fails is named, and keeps the figures that it had. Without anything else on the machine all
@@ -27,7 +27,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 
 from benchmarks.contenders import NPM_PACKAGES, PYTHON  # noqa: E402
 from benchmarks.parts import PARTS  # noqa: E402
-from benchmarks.performance import PAGE, written  # noqa: E402
+from benchmarks.performance import PAGE, USERS_PAGE, written  # noqa: E402
 from benchmarks.report import Runs  # noqa: E402
 from benchmarks.results import Machine, Measured, commit, read, this_machine, write  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
@@ -64,7 +64,8 @@ def main(only: tuple[str, ...], runs: int, quick: bool, tables: bool) -> None:
         if not quick:
             write(read() | {name: measured})
     if not quick:
-        PAGE.write_text(written(PAGE.read_text(), read()))
+        for page in (PAGE, USERS_PAGE):
+            page.write_text(written(page.read_text(), read()))
     if failed:
         raise click.ClickException(f"failed, their logs are in {LOGS.relative_to(ROOT)}: {', '.join(failed)}")
 

@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/performance.md, made of the results. Each stands between two comments of the page."""
+"""The tables of the pages about speed, made of the results. Each is between two comments of its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from benchmarks import report
 from benchmarks.report import OURS, Runs, Target
 from benchmarks.results import ROOT, Measured, Results, figures
 
-PAGE = ROOT / "docs" / "explanation" / "performance.md"
+PAGE = ROOT / "docs" / "contributing" / "measurements.md"
+"""Every table, with goals and verdicts."""
+USERS_PAGE = ROOT / "docs" / "explanation" / "performance.md"
+"""One table for users."""
 RESULTS_START, RESULTS_END = "<!-- results: {} -->", "<!-- end of results -->"
 RESULTS_PATTERN = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 NOT_MEASURED = "*Not measured yet.*"
@@ -52,6 +55,27 @@ def goals(results: Results) -> Iterator[str]:
         found = figures(results, parts)
         for target in targets:
             yield row(_verdict(on, found, target))
+
+
+def compared(results: Results) -> Iterator[str]:
+    """Yield one row for each library that was measured on each store."""
+    drain, start = "drain, 1 process, jobs/s", "enqueue to start, p50, ms"
+    yield row(["store", "library", "jobs/s, one worker process", "enqueue to start, ms"])
+    yield row(["---", "---", "--:", "--:"])
+    parts = {name: results[name] for name in COMPARED if name in results}
+    for name, part in parts.items():
+        drains, starts = part.figures.get(drain, {}), part.figures.get(start, {})
+        for who in dict.fromkeys((*drains, *starts)):
+            if not who.endswith(" queues"):
+                figures_of_row = (_middle(drains.get(who)), _middle(starts.get(who)))
+                yield row([COMPARED[name], who, *figures_of_row])
+    yield ""
+    for part in parts.values():
+        yield f"* {source(part)}"
+
+
+def _middle(runs: list[float] | None) -> str:
+    return figure(statistics.median(runs)) if runs else "-"
 
 
 def machine(results: Results) -> Iterator[str]:
@@ -219,7 +243,10 @@ FLOW = {
     "workers, us a job": "drain, 1 process, processor time of the workers, us a job",
     "server, us a job": "drain, 1 process, processor time of the server, us a job",
 }
+COMPARED = {"queues": "PostgreSQL", "sqlite": "SQLite", "flows": "Redis (flows)", "brokers": "Valkey"}
+"""Stores by the part that measures libraries on them."""
 TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
+    "compared": compared,
     "goals": goals,
     "machine": machine,
     "drain": Shown("queues", DRAIN).lines,

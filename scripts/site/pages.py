@@ -24,6 +24,8 @@ _ITEM_AFTER = re.compile(r"((?:\A|(?<=\n\n))(?![*-] |\d+\. )(?:(?!\n\n).)*?\n)(?
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 PICTURES = PurePosixPath("docs/pictures")
 """A folder of files that are copied as they are."""
+CONTRIBUTING = PurePosixPath("docs/contributing")
+"""Pages for contributors (coverage, measurements). They are read in the repository, not on the site."""
 _LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".sh": "sh", ".json": "json", ".service": "ini"}
 
 
@@ -71,7 +73,8 @@ class Page:
 
 def collect(root: Path = ROOT) -> dict[PurePosixPath, Page]:
     """Every page, by the file that it is made of."""
-    todo = [PurePosixPath(file.relative_to(root).as_posix()) for file in sorted((root / "docs").rglob("*.md"))]
+    files = [PurePosixPath(file.relative_to(root).as_posix()) for file in sorted((root / "docs").rglob("*.md"))]
+    todo = [file for file in files if not file.is_relative_to(CONTRIBUTING)]
     pages: dict[PurePosixPath, Page] = {}
     broken: list[str] = []
     while todo:

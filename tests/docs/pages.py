@@ -21,6 +21,7 @@ from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+CONTRIBUTING = DOCS / "contributing"
 POSTGRES = "postgresql:///shop"
 """Stands in the pages for the database of the test."""
 PLACE = "/srv/shop"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.performance import PAGE, TABLES, asked, cell, figure, goals, written
+from benchmarks.performance import PAGE, TABLES, USERS_PAGE, asked, cell, figure, goals, written
 from benchmarks.results import Machine, Measured, Results, read, write
 
 HERE = Machine("a processor", 2, "4 GiB", "an OS", {"Python": "3.14"})
@@ -23,12 +23,23 @@ def results(ours: float, peer: float) -> Results:
 
 
 def test_the_tables_of_the_page_match_the_results() -> None:
-    page = PAGE.read_text()
-    assert written(page, read()) == page, "scripts/performance-page --tables writes them anew"
+    for page in (PAGE.read_text(), USERS_PAGE.read_text()):
+        assert written(page, read()) == page, "scripts/performance-page --tables writes them anew"
 
 
-def test_every_table_is_on_the_page_once() -> None:
-    assert sorted(asked(PAGE.read_text())) == sorted(TABLES)
+def test_every_table_is_on_one_page() -> None:
+    assert sorted((*asked(PAGE.read_text()), *asked(USERS_PAGE.read_text()))) == sorted(TABLES)
+
+
+def test_a_library_that_was_not_measured_has_no_row() -> None:
+    lines = list(TABLES["compared"](results(30_123.0, 10_000.0)))
+    assert lines[:4] == [
+        "| store | library | jobs/s, one worker process | enqueue to start, ms |",
+        "| --- | --- | --: | --: |",
+        "| PostgreSQL | stowhand | 30,100 | - |",
+        "| PostgreSQL | graphile-worker, batched | 10,000 | - |",
+    ]
+    assert not [line for line in lines if "pgqueuer" in line or "SQLite" in line]
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(2500.0, "| met |"), (2499.0, "| **not met** |")])

@@ -22,7 +22,7 @@ from stowhand.protocols import operator, options, producer, queue_store, store
 from stowhand.protocols.options import Option, WorkerOptions
 from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
-from tests.docs.pages import DOCS
+from tests.docs.pages import CONTRIBUTING, DOCS
 from tests.support import settings_page
 from tests.support.public_names import PUBLIC
 from tests.support.sources import ROOT
@@ -169,7 +169,7 @@ def test_every_promise_has_a_proof_or_is_named_as_unproven() -> None:
     promises = (DOCS / "explanation" / "promises.md").read_text()
     promised = re.findall(r"^\| (I\d+) \|", promises, re.MULTILINE)
     assert promised
-    assert promised == re.findall(r"^\| (I\d+) \|", read("proofs.md"), re.MULTILINE)
+    assert promised == re.findall(r"^\| (I\d+) \|", (CONTRIBUTING / "proofs.md").read_text(), re.MULTILINE)
     unproven = re.findall(r"\bI\d+\b", promises.partition("not yet proven")[2].partition("\n\n")[0])
     assert unproven
     assert not set(promised) & set(unproven)

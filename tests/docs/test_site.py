@@ -17,7 +17,7 @@ from scripts.site.check import problems
 from scripts.site.navigation import Section, Unreachable, navigation, pages_of
 from scripts.site.pages import BrokenLinks, Page, collect
 from scripts.site.versions import publish
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import CONTRIBUTING, DOCS, ROOT
 from tests.support.public_names import PUBLIC, public_names
 
 PAGES = {page.place: page for page in collect().values()}
@@ -41,8 +41,9 @@ def test_the_site_has_all_pages(output: Path) -> None:
     built = {file.relative_to(output / "0.1").with_suffix(".md") for file in (output / "0.1").rglob("*.html")}
     assert built == {Path(place) for place in PAGES} | {Path("404.md")}
     assert {place for place in PAGES if not place.parts[0].startswith(("examples", "deploy"))} >= {
-        PurePosixPath(file.relative_to(DOCS).as_posix()) for file in DOCS.rglob("*.md")
+        PurePosixPath(file.relative_to(DOCS).as_posix()) for file in DOCS.rglob("*.md") if file.parent != CONTRIBUTING
     }
+    assert not [place for place in PAGES if place.is_relative_to("contributing")], "these pages are for contributors"
 
 
 def test_a_site_with_an_address_has_a_sitemap_and_previews(output: Path) -> None:

@@ -20,6 +20,7 @@ from stowhand.remote.server import authenticator, bodies, claims, refusals, toke
 from stowhand.stores.table.names import COLUMNS, TOKEN_COLUMN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
 from stowhand.table import AttemptStore, TableOptions, TableStore
+from tests.docs.pages import CONTRIBUTING
 from tests.docs.test_reference import read, rows
 
 OF_THE_DOCUMENTS = (
@@ -141,7 +142,7 @@ def test_the_page_of_http_has_the_limits() -> None:
 
 
 def test_every_name_of_the_founding_documents_has_a_place_and_a_test() -> None:
-    page = read("dbworker.md")
+    page = (CONTRIBUTING / "dbworker.md").read_text()
     for name in OF_THE_DOCUMENTS:
         assert re.search(rf"`[^`]*\b{name}\b", page), name
     for column in COLUMNS:
@@ -155,7 +156,7 @@ def test_every_name_of_the_founding_documents_has_a_place_and_a_test() -> None:
 
 
 def test_every_name_of_the_page_of_flow_workers_has_a_place_and_a_test() -> None:
-    page = read("guild-queues.md")
+    page = (CONTRIBUTING / "guild-queues.md").read_text()
     for heading in OF_GUILD_QUEUES:
         assert re.search(rf"^###? {heading}$", page, re.MULTILINE), heading
     for call in GUILD_QUEUES_CALLS:
@@ -167,7 +168,7 @@ def test_every_name_of_the_page_of_flow_workers_has_a_place_and_a_test() -> None
 
 
 def test_every_name_of_the_page_of_the_pool_has_a_place_and_a_test() -> None:
-    page = read("coverage-shithub.md")
+    page = (CONTRIBUTING / "coverage-shithub.md").read_text()
     for heading in OF_THE_POOL:
         assert re.search(rf"^## {heading}$", page, re.MULTILINE), heading
     for name in POOL_NAMES:
@@ -185,7 +186,7 @@ def test_every_name_of_the_page_of_the_pool_has_a_place_and_a_test() -> None:
     ("section", "least"), [("A table of yours", 40), ("Flows", 27), ("The pool of a service", 18), ("Known bugs", 19)]
 )
 def test_every_case_has_a_test(section: str, least: int) -> None:
-    text = read("cases.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    text = (CONTRIBUTING / "cases.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
     cases = [line for line in text.splitlines() if re.match(r"\| \d", line)]
     assert len(cases) >= least
     assert all("`tests/" in line for line in cases)
