@@ -79,7 +79,8 @@ def _section(index: Page, by_place: Pages) -> Section:
             entries.append(Section(part.partition("\n")[0], tuple(fresh)))
         else:
             entries += fresh
-    return Section(index.title, tuple(entries))
+    short_title, _, _ = index.title.partition(":")
+    return Section(short_title, tuple(entries))
 
 
 def _folder(index: Page, by_place: Pages) -> Section:
