@@ -23,7 +23,10 @@ NPM_PACKAGES = {
     "guild": (STATE / "node-guild", ("@guildxyz/queues@0.0.8",)),
 }
 """By family: a folder of its own, since two of them want different majors of one package."""
-PIP_PACKAGES = ("pgqueuer==1.6.*", "asyncpg", "uvloop", "procrastinate==3.10.*", "psycopg[binary,pool]", "huey==3.5.*")
+PIP_PACKAGES = (
+    *("pgqueuer==1.6.*", "asyncpg", "uvloop", "procrastinate==3.10.*", "psycopg[binary,pool]", "huey==3.5.*"),
+    *("celery==5.*", "dramatiq==2.*", "rq==3.*", "redis"),
+)
 
 
 @dataclass(frozen=True)
@@ -123,14 +126,20 @@ def _installed(family: str) -> bool:
     try:
         if family in NPM_PACKAGES:
             _install_npm(*NPM_PACKAGES[family])
-        elif family != "stowhand" and not (PYTHON / "complete").exists():
-            venv.create(PYTHON, with_pip=True)
-            _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", *PIP_PACKAGES)
-            (PYTHON / "complete").touch()
+        elif family != "stowhand":
+            _install_pip()
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         print(f"not installed: {family}: {error}", file=sys.stderr)
         return False
     return True
+
+
+def _install_pip() -> None:
+    wanted, complete = "\n".join(PIP_PACKAGES), PYTHON / "complete"
+    if not complete.exists() or complete.read_text() != wanted:
+        venv.create(PYTHON, with_pip=True)
+        _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", "--upgrade", *PIP_PACKAGES)
+        complete.write_text(wanted)
 
 
 def _install_npm(folder: Path, packages: tuple[str, ...]) -> None:

@@ -25,7 +25,9 @@ class Part:
 
 PARTS = {
     "queues": Part(
-        "peers.py --only drain,latency --jobs 30000 --samples 150", "--jobs 2000 --many 2000 --samples 20", 5.0
+        "peers.py --only drain,latency --peers graphile,graphile-13,pgqueuer,procrastinate --jobs 30000 --samples 150",
+        "--jobs 2000 --many 2000 --samples 20",
+        5.0,
     ),
     "bulk": Part("peers.py --only many,one --peers graphile --many 50000 --one 1000", "--many 2000 --one 100", 1.5),
     "costs": Part("peers.py --only costs,start --peers graphile,pgqueuer", "--counted 2000", 2.5),
@@ -41,6 +43,7 @@ PARTS = {
     ),
     "bystander": Part("bystander.py --jobs 70000 --seconds 2", "--jobs 20000 --seconds 0.5", 2.5),
     "flows": Part("flows.py --only drain --jobs 12000", "--jobs 1000", 3.0),
+    "brokers": Part("brokers.py", "--jobs 300 --samples 10", 2.0),
     "lent": Part("lent.py --jobs 20000 --samples 150", "--jobs 500 --samples 20", 1.5),
     "sqlite": Part("peers.py --sqlite --only drain,latency --jobs 10000 --samples 60", "--jobs 1000 --samples 20", 2.5),
 }
