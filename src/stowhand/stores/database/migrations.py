@@ -16,7 +16,7 @@ from stowhand.protocols.queue_store import SchemaStatus
 
 HOW_TO_INSTALL = (
     "run `stowhand migrate` or start a worker, which installs it; in a store that only an App names:"
-    " `stowhand migrate -A MODULE:APP` (or `-c URL`), or app.sync.install()"
+    " `stowhand migrate -A MODULE:APP` (or `-c URL`), app.sync.install(), or `await app.open(install=True)`"
 )
 BASELINE_NUMBER = 100
 _FILE_NAME = re.compile(r"(\d+)\w*\.sql")
