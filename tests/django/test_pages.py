@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.terminals import read_steps, reading
 from tests.support import forked
 from tests.support.fork_server import FORKS_TOO
 from tests.support.sources import ROOT
+from tests.support.valkey import free_port
 
 _BLOCK = re.compile(r"^```python\n# (\S[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _A_WORKER = "# A worker has been there.\n"
@@ -68,6 +70,15 @@ def test_code_on_pages_works(page: str, tmp_path: Path) -> None:
     manage(tmp_path, "shell", "--no-imports", "-c", "\n".join(sessions).replace(_A_WORKER, a_worker))
     if "shop/tests.py" in files:
         assert "Ran 1 test" in manage(tmp_path, "test", "shop")
+
+
+def test_the_quick_start_works_as_printed(tmp_path: Path) -> None:
+    """Without the reloader of ``runserver``, whose child would stay when its parent is killed."""
+    port = str(free_port())
+    with reading(tmp_path, {"8000": port, "manage.py runserver": f"manage.py runserver {port} --noreload"}) as reader:
+        reader.run("django-admin startproject shop .")
+        for step in read_steps((ROOT / "docs" / "tutorial" / "django.md").read_text()):
+            reader.follow(step)
 
 
 def worker() -> list[str]:

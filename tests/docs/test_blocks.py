@@ -26,7 +26,9 @@ PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read_text())]
 SHOWN = {"python", "sql", "console", "text", "nginx"}
 """Python is checked below; the others are run by the pages' own tests, or are not input of a program that is here."""
-DJANGO = {DOCS / "how-to" / "use-it-from-django.md", DOCS / "how-to" / "come-from-django-tasks.md"}
+DJANGO = {
+    DOCS / place for place in ("how-to/use-it-from-django.md", "how-to/come-from-django-tasks.md", "tutorial/django.md")
+}
 """Their blocks are files of a project, settings among them; tests/django/test_pages.py runs them, beside a Django."""
 
 LENIENT = """\
