@@ -187,7 +187,7 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
     """Raise ConfigurationError for a certificate that cannot be used."""
     if cert is None:
         if key is not None:
-            raise ConfigurationError("--tls-key: --tls-cert is missing; give both")
+            raise ConfigurationError("--tls-key: --tls-cert is missing; use both")
         return
     for option, path in (("--tls-cert", cert), ("--tls-key", key)):
         if path is not None and not path.is_file():
@@ -196,7 +196,7 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
         raise ConfigurationError(
-            f"--tls-cert {cert}: the certificate cannot be used with its key ({error}); give a PEM certificate (with"
+            f"--tls-cert {cert}: the certificate cannot be used with its key ({error}); use a PEM certificate (with"
             " its chain), and with --tls-key its PEM key, without a passphrase"
         ) from None
 
@@ -206,16 +206,16 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"--host {host}: not an address of this machine ({error}); give for example 127.0.0.1"
+            f"--host {host}: not an address of this machine ({error}); use for example 127.0.0.1"
         ) from None
     return [(family, str(address[0])) for family, _, _, _, address in addresses]
 
 
 def _bind_error(error: OSError, host: str, port: int) -> ConfigurationError:
     if error.errno == errno.EADDRINUSE:
-        return ConfigurationError(f"port {port} on {host} is in use; stop the other server, or give another port")
+        return ConfigurationError(f"port {port} on {host} is in use; stop the other server, or use another port")
     if error.errno == errno.EACCES:
-        return ConfigurationError(f"port {port}: access denied; ports below 1024 need root; give another port")
+        return ConfigurationError(f"port {port}: access denied; ports below 1024 need root; use another port")
     if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigurationError(f"--host {host}: not an address of this machine; give for example 127.0.0.1")
+        return ConfigurationError(f"--host {host}: not an address of this machine; use for example 127.0.0.1")
     return ConfigurationError(f"{host}:{port}: {error.strerror or error}")

@@ -137,14 +137,14 @@ async def test_anything_else_is_named() -> None:
         with pytest.raises(Misuse, match=f"as_completed: {what} is not a handle"):
             await anext(as_completed([given]))  # type: ignore[arg-type]
     for wrong in (NewJob(task="x"), None, "1", True):
-        with pytest.raises(Misuse, match=r"app\.gather: .*; give handles, jobs or ids"):
+        with pytest.raises(Misuse, match=r"app\.gather: .*; use handles, jobs or ids"):
             await app.gather([wrong])  # type: ignore[arg-type]
     handle = app.handled.handle_of(job)
-    with pytest.raises(Misuse, match=r"^gather: a JobHandle; give a list: gather\(\[job\]\)"):
+    with pytest.raises(Misuse, match=r"^gather: got a JobHandle; use a list: gather\(\[job\]\)"):
         await gather(handle)  # type: ignore[call-overload]
-    with pytest.raises(Misuse, match=r"^app\.gather: an int; give a list"):
+    with pytest.raises(Misuse, match=r"^app\.gather: got an int; use a list"):
         await app.gather(job.id)  # type: ignore[call-overload]
-    with pytest.raises(Misuse, match=r"^as_completed: a JobHandle; give a list"):
+    with pytest.raises(Misuse, match=r"^as_completed: got a JobHandle; use a list"):
         await anext(as_completed(handle))  # type: ignore[arg-type]
 
 

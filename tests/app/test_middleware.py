@@ -249,9 +249,9 @@ def gives_a_text(inner: Handler) -> Any:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (no_argument, "give a list of functions"),
-        ("module.name", "give a list of functions"),
-        ([3], "an int in the list; give functions only"),
+        (no_argument, "use a list of functions"),
+        ("module.name", "use a list of functions"),
+        ([3], "an int in the list; use functions only"),
     ],
 )
 def test_what_cannot_stand_around_is_refused_when_the_app_is_made(option: str, given: object, words: str) -> None:
@@ -270,7 +270,7 @@ def test_a_middleware_that_gives_no_handler_ends_the_start_by_its_name(run: Run)
         async with app:
             app.worker()
 
-    with pytest.raises(ConfigurationError, match="middleware gives_a_text: handler: 'x' given"):
+    with pytest.raises(ConfigurationError, match="middleware gives_a_text: handler: got 'x'"):
         run(scenario())
 
 

@@ -82,7 +82,7 @@ def test_an_embedded_worker_takes_tasks_and_queues_as_keywords(run: Run) -> None
             assert (options.queues, options.tasks) == (("heavy",), ("render", "mail", "log", PURGE_TASK))
             async with app.run_in_background(tasks=["log"]) as worker:
                 assert worker.options.tasks == ("log",)
-            with pytest.raises(ConfigurationError, match="queues: a str; give a list of names"):
+            with pytest.raises(ConfigurationError, match="queues: got a str; use a list of names"):
                 app.worker(queues="heavy")
 
     run(scenario())

@@ -108,8 +108,8 @@ def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is
 
 def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
     said = problems(tmp_path, {"preset": "sevice", "concurrency": "0"})
-    assert "--preset: 'sevice'" in said
-    assert "--concurrency: 0" in said
+    assert "--preset: got 'sevice'" in said
+    assert "--concurrency: got 0" in said
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_worker_has_three_beats_in_its_lease(read: Any) -> None:
 def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: Path, read: Any) -> None:
     said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
     assert "--max-pool-size 5: " in said
-    assert "5 + 1 = 6; give 6 or more" in said
+    assert "5 + 1 = 6; use 6 or more" in said
     assert read({"connection": "my_db", "max_pool_size": "6"}).store.options.pool_size == 6
     assert read({"max_pool_size": "4"}).store.options.pool_size == 4, "SQLite has no pool"
 
@@ -365,22 +365,22 @@ def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, re
 
 @pytest.mark.parametrize(("name", "word"), [("history", "none"), ("failed_retention", "handled")])
 def test_a_zero_that_may_be_meant_as_for_ever_is_refused_with_the_word(tmp_path: Path, name: str, word: str) -> None:
-    assert f"0 given, must be at least 1 s, or {word}" in problems(tmp_path, {name: "0"})
+    assert f"got 0, must be at least 1 s, or {word}" in problems(tmp_path, {name: "0"})
 
 
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("poll_interval", "0.5", "0.5 given, must be at least 0.001 s; a plain number is ms"),
-        ("poll_interval", "0", "0 given, must be at least 0.001 s; a plain number is ms"),
-        ("timeout", "0.0005", "0.0005 given, must be at least 0.001 s"),
-        ("lease", "500ms", "500ms given, must be at least 1 s"),
-        ("history", "0.5", "0.5 given, must be at least 1 s, or none"),
-        ("failed_retention", "500ms", "500ms given, must be at least 1 s, or handled"),
-        ("concurrency", "0", "0 given, must be from 1 to 10000"),
-        ("concurrency", "10001", "10001 given, must be from 1 to 10000"),
+        ("poll_interval", "0.5", "got 0.5, must be at least 0.001 s; a plain number is ms"),
+        ("poll_interval", "0", "got 0, must be at least 0.001 s; a plain number is ms"),
+        ("timeout", "0.0005", "got 0.0005, must be at least 0.001 s"),
+        ("lease", "500ms", "got 500ms, must be at least 1 s"),
+        ("history", "0.5", "got 0.5, must be at least 1 s, or none"),
+        ("failed_retention", "500ms", "got 500ms, must be at least 1 s, or handled"),
+        ("concurrency", "0", "got 0, must be from 1 to 10000"),
+        ("concurrency", "10001", "got 10001, must be from 1 to 10000"),
         ("concurrency", "many", "'many' is not a whole number"),
-        ("processes", "-1", "-1 given, must be from 1 to 256"),
+        ("processes", "-1", "got -1, must be from 1 to 256"),
     ],
 )
 def test_what_is_beyond_the_limits_is_said_as_it_was_typed(tmp_path: Path, name: str, given: str, said: str) -> None:
@@ -397,7 +397,7 @@ def test_the_least_of_a_text_is_allowed(read: Any) -> None:
 
 def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("jobs = [1, 2]")
-    assert "give a single value" in problems(tmp_path)
+    assert "use a single value" in problems(tmp_path)
 
 
 def test_what_a_task_finds_about_its_job_is_no_misspelt_setting() -> None:

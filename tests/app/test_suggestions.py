@@ -144,9 +144,9 @@ def test_an_unknown_option_of_a_worker_is_answered_with_the_nearest(run: Run) ->
 
 
 def test_a_single_task_name_is_refused_as_a_list(run: Run) -> None:
-    with pytest.raises(ConfigurationError, match="tasks: a str; give a list of names"):
+    with pytest.raises(ConfigurationError, match="tasks: got a str; use a list of names"):
         run(worker(tasks="send"))
-    with pytest.raises(ConfigurationError, match="tasks: an int; give a list of names"):
+    with pytest.raises(ConfigurationError, match="tasks: got an int; use a list of names"):
         run(worker(tasks=7))
 
 

@@ -51,7 +51,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("worker", "--log-level", "loud"), "debug, info, warning, error, off"),
         (("worker", "-c", "queue.db"), "sqlite:///queue.db"),
         (("worker", "-c", "oracle://h/d"), "postgresql://"),
-        (("worker", "-c", "my_db", "-m", "3"), "give 6 or more"),
+        (("worker", "-c", "my_db", "-m", "3"), "use 6 or more"),
         (("worker", "--app", "nowhere:app"), "nowhere"),
         (("worker", "--tasks", "tsaks"), "tsaks"),
         (("worker", "--tasks", "a", "--app", "b:c"), "--tasks and --app"),

@@ -139,21 +139,21 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Command("k", "git clone"), "argv is one string; give a list of words"),
+        (lambda: Command("k", "git clone"), "argv is one string; use a list of words"),
         (lambda: Command("k", []), "argv is empty"),
         (lambda: Command("k", ["a", 3]), "word 1 of argv is not text"),  # type: ignore[list-item]
         (lambda: Command("k", ["a\0b"]), "word 0 of argv is not text without NUL"),
-        (lambda: Command("", ["a"]), "give 1 to 255 bytes"),
+        (lambda: Command("", ["a"]), "use 1 to 255 bytes"),
         (lambda: Command("k", ["a"], env={"A=B": "secret"}), "'A=B' is not a name of a variable"),
         (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is not text"),  # type: ignore[dict-item]
-        (lambda: Command("k", ["a"], timeout=0), "give seconds, more than 0"),
-        (lambda: Command("k", ["a"], timeout=float("nan")), "give seconds, more than 0"),
+        (lambda: Command("k", ["a"], timeout=0), "use seconds, more than 0"),
+        (lambda: Command("k", ["a"], timeout=float("nan")), "use seconds, more than 0"),
         (lambda: Command("k", ["a"], stdin=3), "stdin is an int"),  # type: ignore[arg-type]
         (lambda: Command("k", ["a"], cwd=3), "cwd is an int"),  # type: ignore[arg-type]
-        (lambda: CommandHandler([]), "give a function"),  # type: ignore[arg-type]
-        (lambda: CommandHandler(lambda record: [], grace=-1), "grace: -1 given"),
-        (lambda: CommandHandler(lambda record: [], timeout=True), "timeout: True given"),
-        (lambda: CommandHandler(lambda record: [], fatal_codes=[0]), "give exit codes, 1 to 255"),
+        (lambda: CommandHandler([]), "use a function"),  # type: ignore[arg-type]
+        (lambda: CommandHandler(lambda record: [], grace=-1), "grace: got -1"),
+        (lambda: CommandHandler(lambda record: [], timeout=True), "timeout: got True"),
+        (lambda: CommandHandler(lambda record: [], fatal_codes=[0]), "use exit codes, 1 to 255"),
         (lambda: CommandHandler(lambda record: [], redact=["abc"]), "secret 1 is empty or very short"),
     ],
 )

@@ -93,7 +93,7 @@ def test_what_is_held_back_stays_small() -> None:
         ([" \n abc"], "secret 1 is empty or very short"),
         ([b"bytes"], "secret 1 is a bytes"),
         ([None], "secret 1 is a NoneType"),
-        ("a string", "give a list of secrets"),
+        ("a string", "use a list of secrets"),
         (["x" * 100_000], "the limit is 65536"),
         ([f"secret {number}" for number in range(MAX_SECRETS + 1)], "more than 1000 secrets"),
     ],

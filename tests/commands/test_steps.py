@@ -365,7 +365,7 @@ def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
         async with step(Harness().ctx, "clone", "git clone"):
             pass
 
-    with pytest.raises(ConfigurationError, match="give a list of words"):
+    with pytest.raises(ConfigurationError, match="use a list of words"):
         run(story())
 
 

@@ -99,7 +99,7 @@ class StoreHarness:
         """A new job, running."""
         job = await self.add(task, **details)
         lease = await self.take(tasks=(task,), suspects=False)
-        assert lease.job_id == job.id, "another job was due: give it a task of its own"
+        assert lease.job_id == job.id, "another job was due: use it a task of its own"
         return lease
 
     async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Reply:

@@ -49,12 +49,12 @@ TABLE = [
     ("postpone", P, None),
     ("postpone", X, None),
     ("postpone", C, None),
-    ("give attempts", Q, Q),
-    ("give attempts", E, E),
-    ("give attempts", F, Q),
-    ("give attempts", P, None),
-    ("give attempts", X, None),
-    ("give attempts", C, None),
+    ("use attempts", Q, Q),
+    ("use attempts", E, E),
+    ("use attempts", F, Q),
+    ("use attempts", P, None),
+    ("use attempts", X, None),
+    ("use attempts", C, None),
     ("unlock", Q, None),
     ("unlock", E, None),
     ("unlock", F, None),
@@ -73,7 +73,7 @@ async def call(harness: StoreHarness, name: str, *ids: int) -> Sequence[Job]:
             return await harness.store.admin.permanently_fail_jobs(ids)
         case "postpone":
             return await harness.store.admin.reschedule_jobs(ids, POSTPONED)
-        case "give attempts":
+        case "use attempts":
             return await harness.store.admin.reschedule_jobs(ids, ATTEMPTED)
         case _:
             return await harness.store.admin.force_unlock_workers(["w1"])
@@ -94,7 +94,7 @@ async def test_the_table_of_calls_and_states(
         assert await harness.job(job.id) == changed[0]
 
 
-@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "give attempts"])
+@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "use attempts"])
 async def test_the_changed_jobs_come_in_id_order_whatever_else_was_named(harness: StoreHarness, name: str) -> None:
     waiting = [await harness.add(f"t{number}") for number in range(5)]
     running, canceled = await harness.in_state(P), await harness.in_state(X)
@@ -447,7 +447,7 @@ async def expired(harness: StoreHarness, **details: Any) -> Lease:
 
 @pytest.mark.parametrize(
     ("name", "state", "attempts", "resets"),
-    [("complete", C, 1, 0), ("fail", F, 25, 0), ("postpone", Q, 0, 1), ("give attempts", Q, 0, 1)],
+    [("complete", C, 1, 0), ("fail", F, 25, 0), ("postpone", Q, 0, 1), ("use attempts", Q, 0, 1)],
 )
 async def test_an_expired_lease_is_acted_on_and_its_holder_fenced_out(
     harness: StoreHarness, name: str, state: State, attempts: int, resets: int
@@ -475,7 +475,7 @@ async def test_the_queue_of_an_expired_lease_is_free_at_once(harness: StoreHarne
     assert (await harness.take()).job_id == following.id
 
 
-@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "give attempts"])
+@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "use attempts"])
 async def test_a_lease_is_live_until_its_very_end(harness: StoreHarness, name: str) -> None:
     lease = await harness.start()
     await harness.pass_time(30)
@@ -484,7 +484,7 @@ async def test_a_lease_is_live_until_its_very_end(harness: StoreHarness, name: s
     assert [job.id for job in await call(harness, name, lease.job_id)] == [lease.job_id]
 
 
-@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "give attempts"])
+@pytest.mark.parametrize("name", ["complete", "fail", "postpone", "use attempts"])
 async def test_a_beat_keeps_the_hands_off(harness: StoreHarness, name: str) -> None:
     lease = await expired(harness)
     await harness.heartbeats.beat([lease], 30.0)
@@ -508,7 +508,7 @@ async def test_an_expired_killer_that_is_given_attempts_waits_again(harness: Sto
 
 
 @pytest.mark.parametrize("ask", ["cancel", "remove_key"])
-@pytest.mark.parametrize(("name", "state"), [("complete", C), ("fail", F), ("postpone", X), ("give attempts", X)])
+@pytest.mark.parametrize(("name", "state"), [("complete", C), ("fail", F), ("postpone", X), ("use attempts", X)])
 async def test_what_was_asked_to_go_may_end_but_never_waits_again(
     harness: StoreHarness, name: str, state: State, ask: str
 ) -> None:
@@ -599,7 +599,7 @@ async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(harnes
 # -- together -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["postpone", "give attempts", "unlock", "complete"])
+@pytest.mark.parametrize("name", ["postpone", "use attempts", "unlock", "complete"])
 async def test_jobs_that_became_claimable_wake_a_worker(harness: StoreHarness, name: str) -> None:
     other = await harness.another()
     if name in ("unlock", "complete"):

@@ -121,37 +121,37 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"match": None}, "give exactly one of match and its alias pattern"),
-        ({"pattern": "* * * * *"}, "give exactly one of match and its alias pattern"),
+        ({"match": None}, "use exactly one of match and its alias pattern"),
+        ({"pattern": "* * * * *"}, "use exactly one of match and its alias pattern"),
         ({"match": "* * *"}, "match '* * *': 3 words; write five fields, as in '0 4 * * *'"),
         ({"match": "* * * * * task"}, "match '* * * * * task': 6 words; write five fields"),
         ({"match": ""}, "match '': 0 words; write five fields"),
         ({"match": "60 * * * MON"}, "minute '60': 60 is not within 0 to 59"),
-        ({"match": 5}, "match: an int; give five fields such as '0 4 * * *', or a function"),
-        ({"task": ""}, "task: empty; give 1 to 128 characters"),
-        ({"task": None}, "task: a NoneType; give a string"),
+        ({"match": 5}, "match: got an int; use five fields such as '0 4 * * *', or a function"),
+        ({"task": ""}, "task: empty; use 1 to 128 characters"),
+        ({"task": None}, "task: got a NoneType; use a string"),
         ({"identifier": "a\tb"}, "identifier: the control character U+0009"),
         ({"identifier": ""}, "identifier: empty"),
         ({"identifier": "i" * 257}, "identifier: 257 characters, the limit is 256"),
-        ({"payload": [1]}, "payload: [1]; give an object"),
+        ({"payload": [1]}, "payload: [1]; use an object"),
         ({"payload": {"a": float("nan")}}, "payload: cannot be written as JSON: NaN and infinity"),
         ({"payload": {"a": 1j}}, "payload: cannot be written as JSON: a complex has no JSON form"),
         ({"tz": "Mars/Base"}, "tz: 'Mars/Base' is not a time zone"),
-        ({"tz": 1}, "tz: an int; give a name such as Europe/Berlin"),
-        ({"options": {"max_attempts": 3}}, "options: a dict; give CronOptions(…)"),
-        ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 s; give 0 to 366d"),
-        ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan s; give 0 to 366d"),
-        ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf s; give 0 to 366d"),
+        ({"tz": 1}, "tz: got an int; use a name such as Europe/Berlin"),
+        ({"options": {"max_attempts": 3}}, "options: got a dict; use CronOptions(…)"),
+        ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 s; use 0 to 366d"),
+        ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan s; use 0 to 366d"),
+        ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf s; use 0 to 366d"),
         (
             {"options": CronOptions(backfill_period=True)},
-            "backfill_period: a bool given; give seconds, a timed",
+            "backfill_period: got a bool; use seconds, a timed",
         ),
         ({"options": CronOptions(backfill_period="soon")}, "backfill_period: 'soon' is not a duration"),
         ({"options": CronOptions(max_attempts=0)}, "max_attempts: 0; the limits are 1 and 2147483647"),
-        ({"options": CronOptions(max_attempts=True)}, "max_attempts: a bool; give a whole number"),
+        ({"options": CronOptions(max_attempts=True)}, "max_attempts: got a bool; use a whole number"),
         ({"options": CronOptions(priority=2**31)}, "priority: 2147483648; the limits are"),
-        ({"options": CronOptions(queue_name="")}, "queue_name: empty; give 1 to 128 characters"),
-        ({"options": CronOptions(work_queue="")}, "work_queue: empty; give 1 to 128 characters"),
+        ({"options": CronOptions(queue_name="")}, "queue_name: empty; use 1 to 128 characters"),
+        ({"options": CronOptions(work_queue="")}, "work_queue: empty; use 1 to 128 characters"),
         ({"options": CronOptions(job_key="k" * 513)}, "job_key: 513 characters, the limit is 512"),
         ({"options": CronOptions(job_key_mode="replace")}, "job_key_mode: 'replace' has no effect without a key"),
         (
@@ -173,7 +173,7 @@ def test_an_async_function_is_refused_because_what_it_returns_is_always_true() -
         return False
 
     assert problems(CronItem(task="t", match=match)) == [  # type: ignore[arg-type]
-        "cron item 1 (t): match: an async function; give a plain function"
+        "cron item 1 (t): match: an async function; use a plain function"
     ]
 
 
@@ -186,16 +186,16 @@ def test_an_awaitable_result_of_match_is_an_error() -> None:
             return False
 
     assert problems(CronItem(task="t", match=Asked())) == [  # type: ignore[arg-type]
-        "cron item 1 (t): match: an async function; give a plain function"
+        "cron item 1 (t): match: an async function; use a plain function"
     ]
     hidden = parse(match=lambda date: later(date))
-    with pytest.raises(TypeError, match="returned a coroutine; give a plain function that returns True or False"):
+    with pytest.raises(TypeError, match="returned a coroutine; use a plain function that returns True or False"):
         hidden.due(AT)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "* * * * * t", CronItem(task="t", match="* * * * *")])
 def test_a_value_that_is_not_a_list_of_items_is_refused(wrong: Any) -> None:
-    with pytest.raises(CrontabError, match=f"^cron items: an? {type(wrong).__name__}; give a list of CronItem$"):
+    with pytest.raises(CrontabError, match=f"^cron items: got an? {type(wrong).__name__}; use a list of CronItem$"):
         parse_cron_items(wrong)
 
 

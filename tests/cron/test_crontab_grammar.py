@@ -96,7 +96,7 @@ def test_a_crontab_may_be_empty(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, b"* * * * * t", ["* * * * * t"]])
 def test_a_value_that_is_not_text_is_refused(wrong: Any) -> None:
-    with pytest.raises(CrontabError, match=f"^crontab: an? {type(wrong).__name__}; give its text$"):
+    with pytest.raises(CrontabError, match=f"^crontab: got an? {type(wrong).__name__}; use its text$"):
         parse_crontab(wrong)
 
 
@@ -109,7 +109,7 @@ def test_identifiers_hold_colons_hyphens_underscores_and_slashes(name: str) -> N
 @pytest.mark.parametrize("name", ["1a", "-a", ":a", "a.b", "ä", "a$"])
 def test_identifiers_begin_with_a_letter_and_hold_nothing_else(name: str) -> None:
     assert problems(f"* * * * * {name}") == [
-        f"crontab line 1: task {name!r}; give a name that begins with a letter or _, then letters, digits, _ - : /"
+        f"crontab line 1: task {name!r}; use a name that begins with a letter or _, then letters, digits, _ - : /"
     ]
     assert f"id={name}" in problems(f"* * * * * t ?id={name}")[0]
 
@@ -159,7 +159,7 @@ def test_a_single_restricted_field_of_date_and_weekday_decides() -> None:
         ("45/5 * * * * t", "minute '45/5': a step is only allowed after *; write 45,50,55"),
         ("* 22-2 * * * t", "hour '22-2': the start of 22-2 is not before its end; write 22-23,0-2"),
         ("* 3-3 * * * t", "hour '3-3': the start of 3-3 is not before its end; write 3"),
-        ("*/0 * * * * t", "minute '*/0': the step is 0; give 1 or more"),
+        ("*/0 * * * * t", "minute '*/0': the step is 0; use 1 or more"),
         ("1,,2 * * * * t", "minute '1,,2': a value is missing before or after a comma"),
         ("٣ * * * * t", "minute '٣': '٣' is not a number, a range (1-5), * or */n"),
         ("-1 * * * * t", "minute '-1': '-1' is not a number, a range (1-5), * or */n"),
@@ -174,7 +174,7 @@ def test_a_single_restricted_field_of_date_and_weekday_decides() -> None:
         ("t {a: 1}", "no fields before 't'; write five: minute hour day month weekday"),
         ("* * * * *", "'* * * * *' is too short; write five fields and a task, as in 0 4 * * * send_report"),
         ("0 0 0-1 * * * t", "'*' in place of the task; write five fields (there is no field for seconds)"),
-        ("* * * * * {}", "no task; give a name that begins with a letter or _, then letters, digits, _ - : /"),
+        ("* * * * * {}", "no task; use a name that begins with a letter or _, then letters, digits, _ - : /"),
         ("* * * * * t word", "'word' after the task is neither ?options nor a {payload}"),
         ("* * * * * t ?", "an option without a name; write ?name=value&name=value"),
         ("* * * * * t ?max=1&", "an option without a name; write ?name=value&name=value"),
@@ -185,16 +185,16 @@ def test_a_single_restricted_field_of_date_and_weekday_decides() -> None:
             "* * * * * t ?x=1",
             "no option 'x'; available: fill, id, jobKey, jobKeyMode, max, priority, queue, tz, work_queue",
         ),
-        ("* * * * * t ?max=1&max=1", "option 'max' is repeated; give it once"),
+        ("* * * * * t ?max=1&max=1", "option 'max' is repeated; use it once"),
         ("* * * * * t ?max", "option 'max' has no value; write max=…"),
         ("* * * * * t ?queue=", "option 'queue' has no value; write queue=…"),
-        ("* * * * * t ?max=many", "max=many: give a whole number"),
+        ("* * * * * t ?max=many", "max=many: use a whole number"),
         ("* * * * * t ?max=0", "max: 0; the limits are 1 and 2147483647"),
-        ("* * * * * t ?priority=2.5", "priority=2.5: give a whole number"),
+        ("* * * * * t ?priority=2.5", "priority=2.5: use a whole number"),
         ("* * * * * t ?priority=-2147483649", "priority: -2147483649; the limits are -2147483648 and 2147483647"),
         ("* * * * * t ?fill=2", "fill=2: '2' is not a period; write for example 30m, 2d or 4w3d2h1m (unit"),
         ("* * * * * t ?fill=-2d", "fill=-2d: '-2d' is not a period"),
-        ("* * * * * t ?fill=366d1s", "fill: 31622401 s; give 0 to 366d, the time for which ticks are remembered"),
+        ("* * * * * t ?fill=366d1s", "fill: 31622401 s; use 0 to 366d, the time for which ticks are remembered"),
         ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' has no effect without a key"),
         (
             "* * * * * t ?jobKey=k&jobKeyMode=unsafe_dedupe",

@@ -213,9 +213,9 @@ def test_an_argument_that_is_not_json_is_refused(backend: StowhandBackend, shop:
 def test_an_argument_that_json_would_change_is_refused(backend: StowhandBackend, shop: Any, wrong: object) -> None:
     """Django makes text of bytes, and JSON makes text of keys; a tuple may arrive as a list, an enum as its text."""
     task = shop.add.using(backend=backend.alias)
-    with pytest.raises(InvalidJob, match=r"add: args\[1\].* would arrive as text; give text"):
+    with pytest.raises(InvalidJob, match=r"add: args\[1\].* would arrive as text; use text"):
         task.enqueue(1, wrong)
-    with pytest.raises(InvalidJob, match=r"add: kwargs\.other.* would arrive as text; give text"):
+    with pytest.raises(InvalidJob, match=r"add: kwargs\.other.* would arrive as text; use text"):
         task.enqueue(1, other=wrong)
     assert task.enqueue((1, Status.PAID)).args == [[1, "paid"]]
 

@@ -100,13 +100,13 @@ def test_errors_of_recurring_tasks_have_no_line_of_django(site: None) -> None:
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"QUEUES": "heavy"}, "['QUEUES']: a str given; give a list: ['heavy']"),
-        ({"QUEUES": None}, "['QUEUES']: a NoneType given; give a list: ['default']"),
+        ({"QUEUES": "heavy"}, "['QUEUES']: got a str; use a list: ['heavy']"),
+        ({"QUEUES": None}, "['QUEUES']: got a NoneType; use a list: ['default']"),
         ({"QUEUES": ["default", 3]}, "['QUEUES']: 3 is not a queue name; write 'default'"),
         ({"QUEUES": ["default", ["heavy"]]}, "['QUEUES']: ['heavy'] is not a queue name; write 'default'"),
         ({"QUEUES": ["default", ""]}, "['QUEUES']: '' is not a queue name; write 'default'"),
-        ({"OPTIONS": ["database"]}, "['OPTIONS']: a list given; give {'database': 'default'}"),
-        ({"OPTIONS": None}, "['OPTIONS']: a NoneType given; give {'database': 'default'}"),
+        ({"OPTIONS": ["database"]}, "['OPTIONS']: got a list; use {'database': 'default'}"),
+        ({"OPTIONS": None}, "['OPTIONS']: got a NoneType; use {'database': 'default'}"),
     ],
 )
 def test_settings_on_which_django_would_fail_are_named(site: None, params: dict[str, Any], said: str) -> None:
@@ -129,11 +129,11 @@ def test_an_invalid_queue_name_is_an_error(site: None) -> None:
     ("option", "said"),
     [
         ({"databse": "default"}, r"no option 'databse'; available: database: "),
-        ({"modules": "shop.jobs"}, r"modules: a str given; give a list"),
+        ({"modules": "shop.jobs"}, r"modules: got a str; use a list"),
         ({"modules": ["shop/jobs.py"]}, r"modules: 'shop/jobs.py'; write a module as in"),
-        ({"cron": ["nightly"]}, r"cron: a list given; give \{'nightly': \("),
+        ({"cron": ["nightly"]}, r"cron: got a list; use \{'nightly': \("),
         ({"max_attempts": 0}, r"max_attempts: 0 given"),
-        ({"database": ["default"]}, r"database: a list given; give an alias of DATABASES: 'default'"),
+        ({"database": ["default"]}, r"database: got a list; use an alias of DATABASES: 'default'"),
         ({"schema": 3}, r"schema: an int given"),
     ],
 )

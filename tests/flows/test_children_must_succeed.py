@@ -120,5 +120,5 @@ def test_a_deleted_child_has_not_succeeded_and_is_created_again(run: Run, redis_
 def test_only_a_parent_has_children_that_must_succeed() -> None:
     with pytest.raises(ConfigurationError, match="children_must_succeed: the queue has no children"):
         Queue("plain", children_must_succeed=True)
-    with pytest.raises(ConfigurationError, match="children_must_succeed: 1 given; give True or False"):
+    with pytest.raises(ConfigurationError, match="children_must_succeed: got 1; use True or False"):
         Queue("parent", children=[Queue("kid")], children_must_succeed=1)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_a_value_that_json_encodes_as_an_object_is_a_result() -> None:
         ({1: 2}, "names are text"),
         ({"": 2}, "names are text"),
         ({"flowName": "x"}, "is the job's own"),
-        ({"next_queue": 3}, "give the name of a queue"),
+        ({"next_queue": 3}, "use the name of a queue"),
         ({"x": float("inf")}, "the result's x"),
     ],
     ids=repr,
@@ -79,11 +79,11 @@ def test_a_result_that_is_not_an_object_is_refused(result: Any, words: str) -> N
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ({"total": Decimal("19.99")}, "the result's total: a Decimal would arrive as text; give text"),
-        ({"tags": {1}}, "the result's tags: a set would arrive as a list; give a list"),
-        ({"names": {1: "a"}}, "the result's names: its key 1, an int, would arrive as text; give text"),
+        ({"total": Decimal("19.99")}, "the result's total: a Decimal would arrive as text; use text"),
+        ({"tags": {1}}, "the result's tags: a set would arrive as a list; use a list"),
+        ({"names": {1: "a"}}, "the result's names: its key 1, an int, would arrive as text; use text"),
         ({"children:b:params": [{"childName": "c", "at": DAY}]}, "the result's children:b:params[0].at: a date"),
-        (Priced(Decimal("19.99")), "the result's total: a Decimal would arrive as text; give text"),
+        (Priced(Decimal("19.99")), "the result's total: a Decimal would arrive as text; use text"),
     ],
     ids=repr,
 )

@@ -52,41 +52,41 @@ def test_durations_may_be_timedeltas() -> None:
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "no queues": (lambda: FlowShape(name="demo", queues=()), "give at least one Queue"),
-    "a lone queue": (lambda: FlowShape(name="demo", queues=Queue("a")), "give a list of Queue"),  # type: ignore[arg-type]
-    "a name": (lambda: FlowShape(name="demo", queues=("a",)), "the list contains 'a'; give Queue"),  # type: ignore[arg-type]
+    "no queues": (lambda: FlowShape(name="demo", queues=()), "use at least one Queue"),
+    "a lone queue": (lambda: FlowShape(name="demo", queues=Queue("a")), "use a list of Queue"),  # type: ignore[arg-type]
+    "a name": (lambda: FlowShape(name="demo", queues=("a",)), "the list contains 'a'; use Queue"),  # type: ignore[arg-type]
     "two of one name": (lambda: shape(Queue("a"), Queue("a")), "two queues are named 'a'"),
     "unknown next": (lambda: shape(Queue("a", next_queue="b")), "its next queue 'b' is not a queue of this flow"),
     "unknown next in a map": (lambda: shape(Queue("a", next_queue={"demo": "b"})), "its next queue 'b'"),
-    "a number as next": (lambda: Queue("a", next_queue=3), "next_queue: 3 given; give a queue's name"),  # type: ignore[arg-type]
+    "a number as next": (lambda: Queue("a", next_queue=3), "next_queue: got 3; use a queue's name"),  # type: ignore[arg-type]
     "priorities of classic": (lambda: shape(Queue("a", priorities=2)), "layout='priority'"),
-    "no priority": (lambda: Queue("a", priorities=0), "priorities: 0 given; give a whole number from 1 to 100"),
-    "True": (lambda: Queue("a", max_retries=True), "max_retries: True given"),
-    "negative resets": (lambda: Queue("a", max_resets=-1), "max_resets: -1 given"),
+    "no priority": (lambda: Queue("a", priorities=0), "priorities: got 0; use a whole number from 1 to 100"),
+    "True": (lambda: Queue("a", max_retries=True), "max_retries: got True"),
+    "negative resets": (lambda: Queue("a", max_resets=-1), "max_resets: got -1"),
     "a colon": (lambda: Queue("a:b"), "contains a colon"),
     "a brace": (lambda: FlowShape(name="{a}", queues=(Queue("a"),)), "brace"),
     "a star": (lambda: Queue("a*"), "star"),
     "a line break": (lambda: Queue("a\nb"), "queue"),
     "too long": (lambda: Queue("a" * 41), "40"),
-    "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),
+    "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "use a list of names"),
     "a child with children": (
         lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)),
         "a child can have neither",
     ),
     "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child can have neither"),
-    "a limiter of nothing": (lambda: Limiter(reservoir=0, interval=1), "a reservoir of 0"),
-    "an interval of nothing": (lambda: Limiter(reservoir=1, interval=0), "an interval of 0"),
-    "an interval of NaN": (lambda: Limiter(reservoir=1, interval=float("nan")), "an interval of nan"),
-    "a dict as limiter": (lambda: Queue("a", limiter={"reservoir": 1}), "give Limiter"),  # type: ignore[arg-type]
-    "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: an int given"),  # type: ignore[arg-type]
-    "unknown layout": (lambda: shape(layout="modern"), "give 'classic' or 'priority'"),
+    "a limiter of nothing": (lambda: Limiter(reservoir=0, interval=1), "reservoir: got 0"),
+    "an interval of nothing": (lambda: Limiter(reservoir=1, interval=0), "interval: got 0"),
+    "an interval of NaN": (lambda: Limiter(reservoir=1, interval=float("nan")), "interval: got nan"),
+    "a dict as limiter": (lambda: Queue("a", limiter={"reservoir": 1}), "use Limiter"),  # type: ignore[arg-type]
+    "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: got an int"),  # type: ignore[arg-type]
+    "unknown layout": (lambda: shape(layout="modern"), "use 'classic' or 'priority'"),
     "keys that collide": (
         lambda: shape(Queue("demo", children=[Queue("userId")]), lookup_attributes=["userId"]),
         "its queue 'demo' has the name of the flow",
     ),
     "braces in a tag": (lambda: shape(hash_tag="{a}"), "a short text without braces"),
-    "no life": (lambda: shape(key_life=0), "key_life: 0 given"),
-    "lookups as a text": (lambda: shape(lookup_attributes="userId"), "give a list of names"),
+    "no life": (lambda: shape(key_life=0), "key_life: got 0"),
+    "lookups as a text": (lambda: shape(lookup_attributes="userId"), "use a list of names"),
     "a lookup of its own": (lambda: shape(lookup_attributes=["id"]), "'id' is a reserved field"),
 }
 
@@ -100,7 +100,7 @@ def test_a_mistake_in_a_shape_is_named(mistake: str) -> None:
 
 
 def test_all_mistakes_of_a_queue_are_reported_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"priorities: 0.*max_retries: -1"):
+    with pytest.raises(ConfigurationError, match=r"priorities: got 0.*max_retries: got -1"):
         Queue("a", priorities=0, max_retries=-1)
 
 
@@ -123,16 +123,16 @@ def test_lookups_of_lists_numbers_and_other_values() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"attributes": ["a"]}, "give a dict"),
+        ({"attributes": ["a"]}, "use a dict"),
         ({"attributes": {"id": 1}}, "'id' is the job's own"),
         ({"attributes": {1: 1}}, "names are texts"),
         ({"attributes": {"a": float("nan")}}, "NaN"),
         ({"attributes": {"a": "\ud800"}}, "surrogate"),
         ({"attributes": {"a": object()}}, "attribute 'a'"),
         ({"attributes": {}, "priority": 2}, "queue 'first' has 1 to 1"),
-        ({"attributes": {}, "priority": True}, "priority: True"),
-        ({"attributes": {}, "delay": -1}, "delay: -1"),
-        ({"attributes": {}, "delay": float("nan")}, "delay: nan"),
+        ({"attributes": {}, "priority": True}, "priority: got True"),
+        ({"attributes": {}, "delay": -1}, "delay: got -1"),
+        ({"attributes": {}, "delay": float("nan")}, "delay: got nan"),
         ({"attributes": {}, "correlation_id": "x" * 513}, "512"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -106,9 +106,9 @@ def test_a_delay_is_seconds_a_timedelta_or_a_phrase(given: Any, wait: float) -> 
     [
         ("soon", "'soon' is not a duration; write for example 250ms, 30s, 5m, 1.5h or 2d"),
         ("5 years", "'years' is not a unit of time"),
-        ([], "a list given; give seconds, a timedelta or a phrase such as '30s'"),
-        (True, "a bool given; give seconds"),
-        (float("nan"), "nan given; give seconds"),
+        ([], "got a list; use seconds, a timedelta or a phrase such as '30s'"),
+        (True, "got a bool; use seconds"),
+        (float("nan"), "got nan; use seconds"),
         (10**400, "int too large"),
     ],
     ids=["word", "unit", "list", "bool", "nan", "huge"],

@@ -111,10 +111,10 @@ ARGUMENTS: dict[str, tuple[Mistake, str]] = {
     ),
     "an object": (
         lambda shop: shop.keep.new_job(object()),
-        "an object has no JSON form; give its id, its text or a dict",
+        "an object has no JSON form; use its id, its text or a dict",
     ),
-    "a lambda": (lambda shop: shop.keep.new_job(lambda: 1), "a function has no JSON form; give its id, its text or"),
-    "a path": (lambda shop: shop.keep.new_job(Path("a")), "has no JSON form; give its id, its text or a dict"),
+    "a lambda": (lambda shop: shop.keep.new_job(lambda: 1), "a function has no JSON form; use its id, its text or"),
+    "a path": (lambda shop: shop.keep.new_job(Path("a")), "has no JSON form; use its id, its text or a dict"),
     "keys that are tuples": (
         lambda shop: shop.keep.new_job({(1, 2): 3}),
         "a key of a dict is a tuple; convert it to text",
@@ -139,10 +139,10 @@ OPTIONS: dict[str, tuple[Mistake, str]] = {
         lambda shop: shop.send.options(max_attempts=0),
         "max_attempts: 0; the limits are 1 and 2147483647",
     ),
-    "priority: a word": (lambda shop: shop.send.options(priority="high"), "priority: a str; give a whole number"),
+    "priority: a word": (lambda shop: shop.send.options(priority="high"), "priority: got a str; use a whole number"),
     "key beside unique": (
         lambda shop: shop.declare(plain, unique="arguments", key="x"),
-        "unique computes the keys of the jobs; give key or unique, not both",
+        "unique computes the keys of the jobs; use key or unique, not both",
     ),
 }
 TASKS: dict[str, tuple[Mistake, str]] = {
@@ -192,17 +192,17 @@ PATTERNS: dict[str, tuple[dict[str, Any], str]] = {
     "another pattern": ({"serial": "c{id}"}, SERIAL_OF_EACH),
     "a function": (
         {"serial": lambda customer: customer},
-        f"task 'bill': serial: a function; give text. {SERIAL_OF_EACH}",
+        f"task 'bill': serial: got a function; use text. {SERIAL_OF_EACH}",
     ),
     "a key, a pattern": (
         {"key": "invoice-{customer}"},
         f"are not replaced, so each job of the task would replace the waiting one. {KEY_OF_EACH}",
     ),
     "a key, a parameter": ({"key": "customer"}, KEY_OF_EACH),
-    "a key, a function": ({"key": lambda customer: customer}, f"key: a function; give text. {KEY_OF_EACH}"),
+    "a key, a function": ({"key": lambda customer: customer}, f"key: got a function; use text. {KEY_OF_EACH}"),
     "unique, a pattern": (
         {"unique": "invoice-{customer}"},
-        "unique='invoice-{customer}'; available: arguments; give 'arguments', or a function of some of them",
+        "unique='invoice-{customer}'; available: arguments; use 'arguments', or a function of some of them",
     ),
 }
 
@@ -222,36 +222,36 @@ SEARCHES: dict[str, tuple[Mistake, str]] = {
     ),
     "one state": (
         lambda shop: shop.any.list(JobFilter(states=cast("Any", "failed"))),
-        "states: a str; give a tuple, as in states=('failed',)",
+        "states: got a str; use a tuple, as in states=('failed',)",
     ),
     "a text as a moment": (
         lambda shop: shop.any.list(JobFilter(since=cast("Any", "2h"))),
-        "since: a str; give a datetime: datetime.now(UTC) - timedelta(hours=2)",
+        "since: got a str; use a datetime: datetime.now(UTC) - timedelta(hours=2)",
     ),
     "a text as a moment, in a search": (
         lambda shop: shop.any.search(Search(until=cast("Any", "2h"))),
-        "until: a str; give a datetime: datetime.now(UTC) - timedelta(hours=2)",
+        "until: got a str; use a datetime: datetime.now(UTC) - timedelta(hours=2)",
     ),
-    "a task": (lambda shop: shop.any.list(JobFilter(task=shop.send)), "task: a Task; give a text"),
-    "an id as text": (lambda shop: shop.any.cancel("5"), "job_id: a str; give a number: int('5')"),
-    "a handle for an id": (cancel_by_handle, "job_id: a JobHandle; give its id: job.id"),
+    "a task": (lambda shop: shop.any.list(JobFilter(task=shop.send)), "task: got a Task; use a text"),
+    "an id as text": (lambda shop: shop.any.cancel("5"), "job_id: got a str; use a number: int('5')"),
+    "a handle for an id": (cancel_by_handle, "job_id: got a JobHandle; use its id: job.id"),
     "a text as a filter": (
         lambda shop: shop.any.list("failed"),
-        "is not a filter; give a JobFilter, as in JobFilter(states=",
+        "is not a filter; use a JobFilter, as in JobFilter(states=",
     ),
     "a text as a search": (
         lambda shop: shop.any.search("failed"),
-        "is not a search; give a Search, as in Search(states=",
+        "is not a search; use a Search, as in Search(states=",
     ),
 }
 ENQUEUES: dict[str, tuple[Mistake, str]] = {
     "a task by its name": (
         lambda shop: shop.any.enqueue("send", "a"),
-        "'send' is not a task; give a task declared with @app.task, or a NewJob; to enqueue by a task's name write",
+        "'send' is not a task; use a task declared with @app.task, or a NewJob; to enqueue by a task's name write",
     ),
     "a plain function": (
         lambda shop: shop.any.enqueue(plain, 1),
-        "a function is not a task; give a task declared with @app.task",
+        "a function is not a task; use a task declared with @app.task",
     ),
     "a task of another App": (
         lambda shop: shop.any.enqueue(shop.theirs, 1),
@@ -263,9 +263,9 @@ ENQUEUES: dict[str, tuple[Mistake, str]] = {
     ),
     "tuples": (
         lambda shop: shop.any.enqueue_many([("a", 1)]),
-        "job 1 of the batch: a tuple is not a job; give a NewJob, which task.new_job(…) returns",
+        "job 1 of the batch: a tuple is not a job; use a NewJob, which task.new_job(…) returns",
     ),
-    "a job by text": (lambda shop: shop.any.job("x"), "job_id: a str; give a whole number"),
+    "a job by text": (lambda shop: shop.any.job("x"), "job_id: got a str; use a whole number"),
     "a job that never was": (lambda shop: shop.any.job(99), "there never was a job 99"),
 }
 URLS = {
@@ -371,11 +371,11 @@ async def test_a_word_that_was_read_as_the_name_of_a_database_is_named_when_no_s
 @pytest.mark.parametrize(
     ("call", "arguments", "answer"),
     [
-        ("list", {"state": "queued"}, "list(): no argument 'state'; give list(JobFilter(states=('queued',)))"),
-        ("list", {"state": ["failed"]}, "give list(JobFilter(states=('queued',)))"),
-        ("list", {"task": "send"}, "list(): no argument 'task'; give list(JobFilter(task='send'))"),
-        ("list", {"since": 5}, "list(): no argument 'since'; give list(JobFilter(since=…))"),
-        ("search", {"status": "failed"}, "search(): no argument 'status'; give search(Search(states=('failed',)))"),
+        ("list", {"state": "queued"}, "list(): no argument 'state'; use list(JobFilter(states=('queued',)))"),
+        ("list", {"state": ["failed"]}, "use list(JobFilter(states=('queued',)))"),
+        ("list", {"task": "send"}, "list(): no argument 'task'; use list(JobFilter(task='send'))"),
+        ("list", {"since": 5}, "list(): no argument 'since'; use list(JobFilter(since=…))"),
+        ("search", {"status": "failed"}, "search(): no argument 'status'; use search(Search(states=('failed',)))"),
         ("cancel", {"id": 5}, "cancel(): no argument 'id'; "),
     ],
 )

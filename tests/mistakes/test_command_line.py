@@ -68,9 +68,9 @@ MISTAKES = {
     "enqueue send {} ada": f"unexpected argument 'ada'{PAYLOAD}",
     # the App
     "worker --app shop:ap": "'shop:ap': shop has no 'ap'; did you mean 'app'?",
-    "worker --app shop.py:app": "'shop.py:app': give a module, not a file; did you mean 'shop:app'?",
-    "worker shop.py": "'shop.py': give a module, not a file; did you mean 'shop:app'?",
-    "worker ./mail/shop.py:app": "give a module, not a file; did you mean 'mail.shop:app'?",
+    "worker --app shop.py:app": "'shop.py:app': use a module, not a file; did you mean 'shop:app'?",
+    "worker shop.py": "'shop.py': use a module, not a file; did you mean 'shop:app'?",
+    "worker ./mail/shop.py:app": "use a module, not a file; did you mean 'mail.shop:app'?",
     "worker shop.app": "'shop.app': no module named 'shop.app'; did you mean 'shop:app'?",
     "worker shpo:app": "'shpo:app': no module named 'shpo'; did you mean 'shop'?",
     "worker shop:send": "'shop:send': a Task, not App; did you mean 'app'?",
@@ -118,7 +118,7 @@ def test_a_letter_is_not_taken_for_a_word_that_begins_with_it(call: Stowhand) ->
 @pytest.mark.parametrize("option", ["-j", "--concurrency", "--jobs", "--workers"])
 def test_the_concurrency_has_the_names_that_people_try(call: Stowhand, option: str) -> None:
     assert call("worker", "shop:app", option, "3", "--once").code == 0
-    assert call("worker", "shop:app", option, "0").err.startswith("error: --concurrency: 0 given")
+    assert call("worker", "shop:app", option, "0").err.startswith("error: --concurrency: got 0")
 
 
 def test_a_misspelled_task_is_answered_with_the_nearest(

@@ -48,12 +48,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "app.sync in a coroutine": (in_a_loop(lambda: app.sync.counts()), "write await app.counts(…)"),
     "arguments to a NewJob": (
         in_a_loop(lambda: unchecked.enqueue(send.new_job("x"), "y")),
-        "a NewJob has its payload already; give arguments to a task only",
+        "a NewJob has its payload already; use arguments to a task only",
     ),
-    "cron with a number": (declare(7), "an int; give five fields such as '0 4 * * *', or a function"),
+    "cron with a number": (declare(7), "got an int; use five fields such as '0 4 * * *', or a function"),
     "cron and an argument": (
         declare("0 7 * * mon", plain),
-        "missing argument 'to'; give the arguments: app.cron(…, report, {…})",
+        "missing argument 'to'; use the arguments: app.cron(…, report, {…})",
     ),
 }
 

@@ -43,8 +43,8 @@ def test_an_outcome_is_raised_as_other_libraries_have_it() -> None:
     [
         ("soon", "ValueError: Retry: delay: 'soon' is not a duration; write for example 250ms, 30s, 5m, 1.5h or 2d"),
         ("5 minutes", "ValueError: Retry: delay: 'minutes' is not a unit of time; available: ms, s, m, h, d, w"),
-        (-5, "ValueError: Retry: delay: -5 seconds; it must not be negative; give 0, or max(0, …)"),
-        ([5], "ValueError: Retry: delay: a list given; give seconds, a timedelta or a phrase such as '30s'"),
+        (-5, "ValueError: Retry: delay: -5 seconds; it must not be negative; use 0, or max(0, …)"),
+        ([5], "ValueError: Retry: delay: got a list; use seconds, a timedelta or a phrase such as '30s'"),
     ],
     ids=repr,
 )
@@ -58,7 +58,7 @@ def test_a_delay_that_is_none_is_named_in_the_error_of_the_attempt_which_is_trie
 
 @pytest.mark.parametrize("delay", [-5, timedelta(seconds=-5), float("-inf")], ids=repr)
 def test_a_snooze_into_the_past_is_an_error_for_it_would_never_rest(delay: Any) -> None:
-    with pytest.raises(ValueError, match=r"Snooze: delay: -.* seconds; it must not be negative; give 0, or max"):
+    with pytest.raises(ValueError, match=r"Snooze: delay: -.* seconds; it must not be negative; use 0, or max"):
         Snooze(delay)
 
 

@@ -88,7 +88,7 @@ async def test_an_error_during_the_stop_is_reported_and_raised(
 @pytest.mark.parametrize("value", [0, -1])
 async def test_a_number_of_zero_or_less_is_refused(sqlite_url: str, number: str, value: int) -> None:
     wrong: Any = {number: value}
-    with pytest.raises(ConfigurationError, match=f"{number}: {value} given, must be (more than 0|from 1 to)"):
+    with pytest.raises(ConfigurationError, match=f"{number}: got {value}, must be (more than 0|from 1 to)"):
         await run(connection_string=sqlite_url, task_list={"task": print}, **wrong)
 
 

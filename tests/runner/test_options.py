@@ -76,7 +76,7 @@ async def test_database_url_wins_over_pgdatabase(postgres_url: str, monkeypatch:
 
 def test_without_any_store_the_message_names_all_four_ways(surroundings: Path) -> None:
     assert mistakes(task_list=TASKS) == [
-        "no store is given; give connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
+        "no store is given; use connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
     ]
     assert not (surroundings / "stowhand.db").exists()
 
@@ -100,19 +100,19 @@ async def test_errors_name_the_called_function() -> None:
     [
         (
             {"connection_string": "postgres:///a", "pg_pool": object()},
-            "pg_pool and connection_string are both given: give one of them to name the database",
+            "pg_pool and connection_string are both given: use one of them to name the database",
         ),
         (
             {"task_list": TASKS, "task_directory": "tasks"},
-            "task_list and task_directory are both given: give one of them to name the tasks",
+            "task_list and task_directory are both given: use one of them to name the tasks",
         ),
         (
             {"crontab": "", "crontab_file": "crontab"},
-            "crontab and crontab_file are both given: give one of them to name the recurring items",
+            "crontab and crontab_file are both given: use one of them to name the recurring items",
         ),
         (
             {"crontab_file": "crontab", "parsed_cron_items": ()},
-            "crontab_file and parsed_cron_items are both given: give one of them to name the recurring items",
+            "crontab_file and parsed_cron_items are both given: use one of them to name the recurring items",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_no_tasks_at_all_are_refused() -> None:
     assert mistakes(connection_string="sqlite:///x.db") == [NO_TASKS]
     assert mistakes(connection_string="sqlite:///x.db", task_list=None, task_directory=None) == [NO_TASKS]
     assert mistakes(connection_string="sqlite:///x.db", task_list={}) == [
-        "task_list: give functions by name, as in {'hello': hello}"
+        "task_list: use functions by name, as in {'hello': hello}"
     ]
 
 
@@ -147,39 +147,40 @@ def test_all_mistakes_are_reported_at_once() -> None:
         colour="red", concurrency=0, forbidden_flags=[""], logger=print, events={}, crontab="nonsense", schema="pg_x",
         connection_string="postgresql:///shop",
     )  # fmt: skip
-    for start in ("no option 'colour'", NO_TASKS, "concurrency: 0", "logger: ", "events: ", "crontab line 1", "schema"):
+    starts = ("no option 'colour'", NO_TASKS, "concurrency: got 0", "logger: ", "events: ", "crontab line 1", "schema")
+    for start in starts:
         assert any(line.startswith(start) for line in said), (start, said)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"connection_string": 5}, "connection_string: an int given; give text"),
-        ({"connection_string": b"sqlite:///x.db"}, "connection_string: a bytes given; give text"),
-        ({"schema": 5}, "schema: an int given; give text"),
-        ({"crontab": 5}, "crontab: an int given; give text"),
-        ({"crontab_file": 5}, "crontab_file: an int given; give a path"),
+        ({"connection_string": 5}, "connection_string: got an int; use text"),
+        ({"connection_string": b"sqlite:///x.db"}, "connection_string: got a bytes; use text"),
+        ({"schema": 5}, "schema: got an int; use text"),
+        ({"crontab": 5}, "crontab: got an int; use text"),
+        ({"crontab_file": 5}, "crontab_file: got an int; use a path"),
         ({"crontab_file": ""}, "crontab_file: an empty path"),
         ({"task_list": None, "task_directory": ""}, "task_directory: an empty path"),
-        ({"task_list": None, "task_directory": 5}, "task_directory: an int given; give a path"),
-        ({"parsed_cron_items": 5}, "parsed_cron_items: an int given; give what parse_crontab or"),
-        ({"no_handle_signals": "no"}, "no_handle_signals: a str given; give True or False"),
-        ({"max_pool_size": "10"}, "max_pool_size: a str given; give a whole number"),
-        ({"max_pool_size": -1}, "max_pool_size: -1 given, must be from 1 to 20000"),
+        ({"task_list": None, "task_directory": 5}, "task_directory: got an int; use a path"),
+        ({"parsed_cron_items": 5}, "parsed_cron_items: got an int; use what parse_crontab or"),
+        ({"no_handle_signals": "no"}, "no_handle_signals: got a str; use True or False"),
+        ({"max_pool_size": "10"}, "max_pool_size: got a str; use a whole number"),
+        ({"max_pool_size": -1}, "max_pool_size: got -1, must be from 1 to 20000"),
         ({"history": "soon"}, "history: 'soon' is not a duration"),
-        ({"history": -1}, "history: -1 given, must not be negative"),
-        ({"history": float("inf")}, "history: inf given, the limit is 100 years"),
-        ({"poll_interval": True}, "poll_interval: a bool given"),
-        ({"poll_interval": float("nan")}, "poll_interval: nan given, must be more than 0"),
-        ({"poll_interval": 10**400}, "poll_interval: 10000"),
+        ({"history": -1}, "history: got -1, must not be negative"),
+        ({"history": float("inf")}, "history: got inf, the limit is 100 years"),
+        ({"poll_interval": True}, "poll_interval: got a bool"),
+        ({"poll_interval": float("nan")}, "poll_interval: got nan, must be more than 0"),
+        ({"poll_interval": 10**400}, "poll_interval: got 10000"),
         ({"lease": "soon"}, "lease: 'soon' is not a duration"),
-        ({"lease": float("inf")}, "lease: inf given, the limit is 100 years"),
-        ({"grace": float("nan")}, "grace: nan given, must not be negative"),
-        ({"concurrency": "5"}, "concurrency: a str given; give a whole number"),
-        ({"concurrency": True}, "concurrency: a bool given; give a whole number"),
-        ({"concurrency": 2.5}, "concurrency: a float given; give a whole number"),
-        ({"concurrency": 10**9}, "concurrency: 1000000000 given, must be from 1 to 10000"),
-        ({"backoff": 5}, "backoff: an int given; give a function of the attempt's number, or a name: natural, service"),
+        ({"lease": float("inf")}, "lease: got inf, the limit is 100 years"),
+        ({"grace": float("nan")}, "grace: got nan, must not be negative"),
+        ({"concurrency": "5"}, "concurrency: got a str; use a whole number"),
+        ({"concurrency": True}, "concurrency: got a bool; use a whole number"),
+        ({"concurrency": 2.5}, "concurrency: got a float; use a whole number"),
+        ({"concurrency": 10**9}, "concurrency: got 1000000000, must be from 1 to 10000"),
+        ({"backoff": 5}, "backoff: got an int; use a function of the attempt's number, or a name: natural, service"),
         ({"name": "a\nb"}, "name: the control character U+000A at position 1"),
         ({"name": ""}, "name: empty"),
     ],
@@ -197,7 +198,7 @@ def test_none_means_the_default_where_that_makes_sense() -> None:
 
 def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
     assert mistakes(connection_string="sqlite:///x.db", task_list=TASKS, poll_interval=1000) == [
-        "poll_interval: 1000 given, but the unit is seconds; for milliseconds give 1, or a timedelta"
+        "poll_interval: got 1000, but the unit is seconds; for milliseconds use 1, or a timedelta"
     ]
     plan = make_plan(
         "run",
@@ -209,7 +210,7 @@ def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
 
 def test_a_pool_too_small_for_a_worker_is_refused() -> None:
     (said,) = mistakes(connection_string="postgresql:///shop", task_list=TASKS, max_pool_size=5)
-    assert said.startswith("max_pool_size: 5 given: a worker keeps 5 connections for")
+    assert said.startswith("max_pool_size: got 5: a worker keeps 5 connections for")
 
 
 def test_a_pool_of_another_kind_is_refused() -> None:

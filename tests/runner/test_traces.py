@@ -44,5 +44,5 @@ async def test_an_invalid_traces_option_is_reported_with_other_mistakes(sqlite_u
     wrong: Any = {"connection_string": sqlite_url, "traces": True, "schema": 7}
     with pytest.raises(ConfigurationError) as raised:
         await make_worker_utils(**wrong)
-    assert "traces: a bool given; give a stowhand.observe.traces.Traces()" in str(raised.value)
+    assert "traces: got a bool; use a stowhand.observe.traces.Traces()" in str(raised.value)
     assert "schema" in str(raised.value)

@@ -87,11 +87,11 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ("abc", "specs: a str given; give a list of dicts or of NewJobs"),
-        (None, "specs: a NoneType given;"),
-        ({"identifier": "x"}, "specs: a dict given;"),
-        ([{"identifier": "x"}, 5], "job 2 of the batch: an int given; give a dict with identifier and payload"),
-        ([["identifier", "x"]], "job 1 of the batch: a list given;"),
+        ("abc", "specs: got a str; use a list of dicts or of NewJobs"),
+        (None, "specs: got a NoneType;"),
+        ({"identifier": "x"}, "specs: got a dict;"),
+        ([{"identifier": "x"}, 5], "job 2 of the batch: got an int; use a dict with identifier and payload"),
+        ([["identifier", "x"]], "job 1 of the batch: got a list;"),
     ],
 )
 async def test_an_invalid_list_of_jobs_is_refused(sqlite_url: str, specs: Any, said: str) -> None:
@@ -111,7 +111,7 @@ async def test_an_invalid_key_is_refused_and_removes_nothing(sqlite_url: str) ->
 
 @pytest.mark.parametrize("options", [None, "postgresql:///shop", 5])
 async def test_options_of_a_quick_job_come_first(options: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"quick_add_job: an? .* given first; give options"):
+    with pytest.raises(ConfigurationError, match=r"quick_add_job: got an? .* first; pass options"):
         await quick_add_job(options, "x")
 
 

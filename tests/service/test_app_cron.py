@@ -162,10 +162,10 @@ def test_a_worker_schedules_items_of_all_sources(app: App, task: Rollup, run: Ru
                 app.worker(crontab="0 4 * * * rollup {hours:4}")
             with pytest.raises(ConfigurationError, match="No such file"):
                 app.worker(crontab_file=tmp_path / "missing")
-            with pytest.raises(ConfigurationError, match="a CronItem; give what parse_crontab or parse_cron_items"):
+            with pytest.raises(ConfigurationError, match="got a CronItem; use what parse_crontab or parse_cron_items"):
                 app.worker(cron_items=[CronItem(task="x", match="* * * * *")])  # type: ignore[list-item]
             for wrong in ({"crontab": 5}, {"crontab_file": 5}, {"cron_items": 5}, {"crontab_file": "a\0b"}):
-                with pytest.raises(ConfigurationError, match=r"cron.*: (an int; give|embedded null byte)"):
+                with pytest.raises(ConfigurationError, match=r"cron.*: (got an int; use|embedded null byte)"):
                     app.worker(**wrong)
 
     run(scenario())

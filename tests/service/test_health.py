@@ -223,7 +223,7 @@ def test_a_port_in_use_is_refused_and_a_public_address_is_reported_at_the_start(
     taken = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     port = taken.server_address[1]
     assert sqlite_workers.start("--http", str(port)).wait(60) == 2
-    assert "give another port" in sqlite_workers.output(1)
+    assert "use another port" in sqlite_workers.output(1)
     assert "Worker connected" not in sqlite_workers.output(1)
     threading.Thread(target=taken.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{port}"

@@ -117,7 +117,7 @@ def test_methods_of_objects_partials_and_objects_that_can_be_called_are_tasks(
 )
 def test_what_has_no_name_says_what_to_write(function: Any, kind: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"a {kind} has no name; write a def, or give a name: app\.task\(name='…'\)"
+        ConfigurationError, match=rf"a {kind} has no name; write a def, or use a name: app\.task\(name='…'\)"
     ):
         App("memory://").task(function)
 
@@ -145,7 +145,7 @@ def test_classes_and_generators_are_refused_as_tasks(function: Any, why: str) ->
 
 def test_a_crontab_uses_the_declared_options_of_a_task() -> None:
     wrong: Any = asked
-    with pytest.raises(ConfigurationError, match=r"App\.cron: a function given; give a task declared with @app.task"):
+    with pytest.raises(ConfigurationError, match=r"App\.cron: got a function; use a task declared with @app.task"):
         App("memory://").cron("0 4 * * *", wrong)
 
 

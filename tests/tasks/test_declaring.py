@@ -67,7 +67,7 @@ def test_one_name_twice_is_an_error_that_names_both_functions(app: App) -> None:
     def second() -> None: ...
 
     app.task(name="x")(first)
-    with pytest.raises(DuplicateTask, match=r"two tasks are named 'x': .*first and .*second; give one"):
+    with pytest.raises(DuplicateTask, match=r"two tasks are named 'x': .*first and .*second; rename one"):
         app.task(name="x")(second)
 
 
@@ -104,7 +104,7 @@ async def async_generator() -> AsyncIterator[int]:
         (unresolved, "parameter 'a': annotation 'Nowhere' cannot be resolved"),
         (generator, "generator is a generator: a task returns once"),
         (async_generator, "async_generator is a generator: a task returns once"),
-        ("send", "a task is a function; a str was given"),
+        ("send", "a task is a function; got a str"),
     ],
 )
 def test_a_function_that_cannot_be_a_task_is_refused_when_declared(
@@ -119,7 +119,7 @@ def test_a_function_that_cannot_be_a_task_is_refused_when_declared(
     ("options", "complaint"),
     [
         ({"timout": 3}, "no task option 'timout'; did you mean 'timeout'"),
-        ({"timeout": 0}, "timeout: 0 seconds; give more"),
+        ({"timeout": 0}, "timeout: 0 seconds; use more"),
         ({"executor": "process"}, "executor 'process'; available: loop, thread"),
         ({"backoff": "gentle"}, "no backoff named 'gentle'"),
         ({"serial": "q" * 129}, "task 'wait': serial: 129 characters, the limit is 128"),
@@ -228,9 +228,7 @@ def test_a_recurring_job_is_in_the_queue_of_its_task_and_of_its_options(app: App
 
 
 def test_a_task_that_recurs_by_its_declaration_has_a_default_for_each_argument(app: App) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"'send': missing argument 'to'; give .*: app\.cron\(…, send, \{…\}\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'send': missing argument 'to'; use .*: app\.cron\(…, send, \{…\}\)"):
 
         @app.task(cron="0 7 * * mon")
         def send(to: str) -> None: ...
@@ -252,8 +250,8 @@ def test_a_timeout_is_seconds_a_timedelta_or_a_phrase(app: App, timeout: Any) ->
     ("options", "words"),
     [
         ({"timeout": "soon"}, "task 'slow': timeout: 'soon' is not a duration; write for example 250ms"),
-        ({"timeout": True}, "task 'slow': timeout: a bool; give a timedelta, a number of seconds or a phrase"),
-        ({"timeout": []}, "task 'slow': timeout: a list; give a timedelta"),
+        ({"timeout": True}, "task 'slow': timeout: got a bool; use a timedelta, a number of seconds or a phrase"),
+        ({"timeout": []}, "task 'slow': timeout: got a list; use a timedelta"),
         ({"backoff": 5}, r"task 'slow': no backoff named 5.*stowhand.retry.constant\(5\)"),
         ({"backoff": "nartual"}, "task 'slow': no backoff named 'nartual'; did you mean 'natural'"),
         ({"delay": "soon"}, "task 'slow': delay: 'soon' is not a duration"),

@@ -102,7 +102,7 @@ def test_the_last_word_about_time_counts() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     assert send.options(delay=5).options(run_at=moment).new_job("x").delay is None
     assert send.options(run_at=moment).options(delay=5).new_job("x").run_at is None
-    with pytest.raises(InvalidJob, match="run_at and delay: give one"):
+    with pytest.raises(InvalidJob, match="run_at and delay: use one"):
         send.options(run_at=moment, delay=5)
 
 
@@ -163,7 +163,7 @@ def test_a_context_without_annotation_is_named_where_an_argument_is_missing() ->
             untyped,
             (object(),),
             {},
-            "payload: cannot be written as JSON: an object has no JSON form; give its id, its text or a dict",
+            "payload: cannot be written as JSON: an object has no JSON form; use its id, its text or a dict",
         ),
         (
             bill,
@@ -191,13 +191,13 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
     ("options", "message"),
     [
         ({"seral": "x"}, "no option 'seral'; did you mean 'serial'? Available: serial, delay, expires, flags, key"),
-        ({"serial": 3}, "serial: an int; give a string"),
+        ({"serial": 3}, "serial: got an int; use a string"),
         (
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at: 2030-01-01T00:00:00 has no time zone",
         ),
         ({"key_mode": "replace"}, "key_mode: has no effect without a key"),
-        ({"flags": "x"}, "flags: a str; give a list of names"),
+        ({"flags": "x"}, "flags: got a str; use a list of names"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str) -> None:
@@ -240,7 +240,7 @@ def test_an_invalid_job_of_a_batch_is_reported_with_its_number(run: Run) -> None
 
 
 def test_an_object_that_is_not_a_job_is_refused(run: Run) -> None:
-    with pytest.raises(InvalidJob, match=r"a dict is not a task; give a task declared with @app\.task, or a NewJob"):
+    with pytest.raises(InvalidJob, match=r"a dict is not a task; use a task declared with @app\.task, or a NewJob"):
         run(lambda: app.enqueue({"task": "send"}))  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="job 2 of the batch: an int is not a job"):
         run(lambda: app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]

@@ -52,8 +52,8 @@ def test_an_app_is_found_from_the_current_folder(where: str) -> None:
         ("shop_without:app", "'shop_without:app': shop_without has no 'app'; it has no App"),
         ("shop_fails:app", "'shop_fails:app': importing shop_fails failed: ZeroDivisionError: division by zero"),
         ("shop_imports:app", "'shop_imports:app': importing shop_imports failed: No module named 'shop_not_there'"),
-        ("shop_jobs.py:app", "'shop_jobs.py:app': give a module, not a file; did you mean 'shop_jobs:app'?"),
-        ("./shop_jobs:app", "'./shop_jobs:app': give a module, not a file; did you mean 'shop_jobs:app'?"),
+        ("shop_jobs.py:app", "'shop_jobs.py:app': use a module, not a file; did you mean 'shop_jobs:app'?"),
+        ("./shop_jobs:app", "'./shop_jobs:app': use a module, not a file; did you mean 'shop_jobs:app'?"),
         (":app", "':app': write it as module:name"),
         (
             "shop_jobs:make_app()",
@@ -72,7 +72,7 @@ def test_what_is_not_found_is_explained(where: str, complaint: str) -> None:
     [
         ("import shop_jobs\n\n1 / 0", "ZeroDivisionError: division by zero (shop_pack/deep.py, line 3)"),
         ("import shop_not_there", "No module named 'shop_not_there' (shop_pack/deep.py, line 1)"),
-        ("from stowhand import App\nApp(schema=3)", "schema: an int given; give text (shop_pack/deep.py, line 2)"),
+        ("from stowhand import App\nApp(schema=3)", "schema: got an int; use text (shop_pack/deep.py, line 2)"),
         ("def 1()", "SyntaxError: invalid syntax (shop_pack/deep.py, line 1)"),
         ("import json\njson.loads('x')", "(shop_pack/deep.py, line 2)"),
     ],

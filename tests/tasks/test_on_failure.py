@@ -144,7 +144,7 @@ def lambda_of(name: str) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (3, "task 'send': on_failure=an int; give a task declared with @app.task"),
+        (3, "task 'send': on_failure=an int; use a task declared with @app.task"),
         (lambda_of("plain"), "task 'send': on_failure=a function"),
         ("two\nlines", "task 'send': on_failure"),
         ("jobs:purge_completed", "task 'send': on_failure: 'jobs:purge_completed' is a built-in task"),

@@ -91,7 +91,7 @@ def test_a_preset_of_the_environment_that_does_not_exist_is_told_before_anything
 ) -> None:
     app = App(store=MemoryStore())
     monkeypatch.setenv("STOWHAND_PRESET", "sevice")
-    with pytest.raises(ConfigurationError, match="STOWHAND_PRESET: 'sevice'"):
+    with pytest.raises(ConfigurationError, match="STOWHAND_PRESET: got 'sevice'"):
         embedded(run, app)
 
 

@@ -115,10 +115,10 @@ def test_the_message_says_what_would_arrive_and_what_to_write(app: App) -> None:
     for arguments, message in [
         ((ONE,), "argument 'amount': a Decimal would arrive as text; annotate `amount: Decimal`"),
         (({1: "a"},), "argument 'amount': its key 1, an int, would arrive as text; annotate `amount: dict[int, …]`"),
-        ((Counter(),), "argument 'amount': a Counter would arrive as a dict; give a dict"),
+        ((Counter(),), "argument 'amount': a Counter would arrive as a dict; use a dict"),
         (
             (1, [0, ONE]),
-            "argument 'rows[1]': a Decimal would arrive as text; annotate 'rows' with a type that has it, or give text",
+            "argument 'rows[1]': a Decimal would arrive as text; annotate 'rows' with a type that has it, or pass text",
         ),
     ]:
         with pytest.raises(InvalidJob) as refused:
@@ -222,7 +222,7 @@ async def test_every_way_to_enqueue_refuses_it(app: App) -> None:
 
 async def test_a_name_alone_takes_json(app: App) -> None:
     assert (await app.add_job("declared_elsewhere", {"a": [1, None, (2,)]})).payload == {"a": [1, None, [2]]}
-    with pytest.raises(InvalidJob, match="payload: a Line would arrive as a dict; give a dict"):
+    with pytest.raises(InvalidJob, match="payload: a Line would arrive as a dict; use a dict"):
         await app.add_job("declared_elsewhere", Line(ONE))
 
 

@@ -151,9 +151,9 @@ def test_a_wrong_declaration_is_refused_at_import(app: App, unique: Any, complai
     ("period", "complaint"),
     [
         ("soon", "task 'send': unique_period: 'soon'"),
-        (0, "task 'send': unique_period: 0 seconds; give more, or leave it out"),
+        (0, "task 'send': unique_period: 0 seconds; use more, or leave it out"),
         (-1, "task 'send': unique_period: -1 seconds; it must not be negative"),
-        ([], "task 'send': unique_period: a list"),
+        ([], "task 'send': unique_period: got a list"),
     ],
 )
 def test_a_wrong_period_is_refused_at_import(app: App, period: Any, complaint: str) -> None:
@@ -170,7 +170,7 @@ def test_a_wrong_period_is_refused_at_import(app: App, period: Any, complaint: s
 def test_a_key_beside_it_and_a_default_without_json_are_refused_at_import(app: App) -> None:
     def send(to: str = "x", how: Any = object) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="give key or unique, not both"):
+    with pytest.raises(ConfigurationError, match="use key or unique, not both"):
         app.task(unique=lambda to: to, key="mine")(send)
     with pytest.raises(ConfigurationError, match="the default of 'how'"):
         app.task(unique="arguments")(send)

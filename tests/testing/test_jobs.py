@@ -304,7 +304,7 @@ def test_a_mistyped_argument_is_refused(jobs: Jobs) -> None:
 
 def test_an_object_that_is_not_a_task_is_refused(jobs: Jobs) -> None:
     with pytest.raises(
-        InvalidJob, match=r"assert_enqueued: a function is not a task; give a task declared with @app\.task"
+        InvalidJob, match=r"assert_enqueued: a function is not a task; use a task declared with @app\.task"
     ):
         jobs.assert_enqueued(open_mailer)  # type: ignore[arg-type]
 

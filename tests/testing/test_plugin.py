@@ -55,7 +55,7 @@ def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
         ("stowhand_app = shop:ap", "stowhand_app: 'shop:ap': shop has no 'ap'; did you mean 'app'?; write"),
         ("stowhand_app = shop:count", "an int, not App; did you mean 'app'?"),
         ("stowhand_app = shopp:app", "no module named 'shopp'; did you mean 'shop'?"),
-        ("stowhand_app = ./shop.py", "give a module, not a file"),
+        ("stowhand_app = ./shop.py", "use a module, not a file"),
         (
             "stowhand_app = broken:app",
             "failed: ZeroDivisionError: division by zero (broken.py, line 3)\n",
@@ -106,11 +106,11 @@ def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkey
 @pytest.mark.parametrize(
     ("mark", "said"),
     [
-        ("store='postgre'", "stowhand(store='postgre'): unknown store; give memory, sqlite, postgres"),
+        ("store='postgre'", "stowhand(store='postgre'): unknown store; use memory, sqlite, postgres"),
         ("stroe='postgres'", "stowhand(stroe='postgres'): write stowhand(store='memory', now=None)"),
         ("'postgres'", "stowhand('postgres'): write stowhand(store='memory', now=None)"),
-        ("store=3", "stowhand(store=3): unknown store; give memory, sqlite, postgres"),
-        ("now='noon'", "stowhand(now='noon'): give a datetime, or a text such as '2030-01-01T12:00'"),
+        ("store=3", "stowhand(store=3): unknown store; use memory, sqlite, postgres"),
+        ("now='noon'", "stowhand(now='noon'): use a datetime, or a text such as '2030-01-01T12:00'"),
         ("store='postgres'", 'needs a server; set stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
     ],
 )

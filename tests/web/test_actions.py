@@ -227,7 +227,7 @@ async def test_a_form_sent_twice_acts_once() -> None:
             {"action": "cancel", "id": [str(one) for one in range(1, JOBS_PER_PAGE + 2)]},
             f"the maximum is {JOBS_PER_PAGE}",
         ),
-        ({"action": "reschedule", "id": "1"}, "give a time"),
+        ({"action": "reschedule", "id": "1"}, "use a time"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a time"),
         ({"action": "reschedule", "id": "1", "when": "2030-01-01T09:00"}, "has no time zone"),
         ({"action": "reschedule", "id": "1", "when": "+9999999w"}, "longer than a hundred years"),

@@ -77,7 +77,7 @@ async def test_a_task_shows_its_rate_its_failures_and_its_workers(store_at: Stor
         assert "<svg" in text
         assert "none" in orphan[-2]
         assert cells(await visitor.page("/tasks?sort=failing"), "tasks-1")[0] == "busy"
-        assert "&#39;speed&#39; given, must be one of trouble" in await visitor.page("/tasks?sort=speed", 400)
+        assert "got &#39;speed&#39;, must be one of trouble" in await visitor.page("/tasks?sort=speed", 400)
 
 
 async def test_failures_are_grouped_with_their_start(store_at: Stores) -> None:

@@ -255,7 +255,7 @@ async def test_a_payload_that_a_remote_store_hides_is_not_shown_as_empty(tmp_pat
         assert 'id="payload"' not in page
         assert "stowhand enqueue" not in page
         refused = await PageReader(store).page(f"/job/text?id={job.id}&as=command", 400)
-        assert "use one of result, error" in refused
+        assert "Available: result, error" in refused
         await store.close()
 
 

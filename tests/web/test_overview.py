@@ -151,4 +151,4 @@ async def test_a_lost_worker_is_named() -> None:
 @pytest.mark.parametrize("span", ["2h", "<x>"])
 async def test_an_unknown_span_is_refused(span: str) -> None:
     page = await PageReader(MemoryStore()).page(f"/?span={span}", 400)
-    assert f"span: {span!r} given, must be one of 1h, 1d" in html.unescape(page)
+    assert f"span: got {span!r}, must be one of 1h, 1d" in html.unescape(page)

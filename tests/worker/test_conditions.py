@@ -62,7 +62,7 @@ def test_the_values_of_a_list_are_kept_as_they_were() -> None:
         ("size < {0}", (1,), r"a placeholder is \{\}, not \{0\}"),
         ("size < {x!r}", (1,), r"a placeholder is \{\}"),
         ("size < {", (1,), "write a literal brace twice"),
-        (7, (), "an int given; give text"),
+        (7, (), "got an int; use text"),
     ],
 )
 def test_places_and_values_must_go_together(text: Any, values: Any, says: str) -> None:

@@ -92,10 +92,10 @@ async def test_if_no_task_is_skipped_there_is_one_claim_of_all_tasks() -> None:
 
 
 def test_a_worker_of_any_task_cannot_be_fair() -> None:
-    with pytest.raises(ConfigurationError, match=r"fair: .*; give tasks"):
+    with pytest.raises(ConfigurationError, match=r"fair: .*; use tasks"):
         Worker(MemoryStore(), handler_of(nothing), WorkerOptions(fair=True))
 
 
 def test_fairness_is_a_truth() -> None:
-    with pytest.raises(ConfigurationError, match="fair: a str given; give True or False"):
+    with pytest.raises(ConfigurationError, match="fair: got a str; use True or False"):
         WorkerOptions(fair="yes")  # type: ignore[arg-type]

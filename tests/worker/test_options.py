@@ -29,20 +29,20 @@ async def nothing(ctx: object, record: object) -> None: ...
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"tasks": "index"}, "tasks: a str; give a list of names"),
-        ({"tasks": 7}, "tasks: an int; give a list of names"),
-        ({"tasks": ["index", 7]}, "tasks: an int; give a string"),
-        ({"backoff": 5}, "backoff: an int given; give a function"),
-        ({"once": "no"}, "once: a str given; give True or False"),
-        ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
-        ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
-        ({"timeout": timedelta(seconds=-1)}, "timeout: -1.0 given"),
+        ({"tasks": "index"}, "tasks: got a str; use a list of names"),
+        ({"tasks": 7}, "tasks: got an int; use a list of names"),
+        ({"tasks": ["index", 7]}, "tasks: got an int; use a string"),
+        ({"backoff": 5}, "backoff: got an int; use a function"),
+        ({"once": "no"}, "once: got a str; use True or False"),
+        ({"poll_interval": 0}, "poll_interval: got 0, must be more than 0"),
+        ({"poll_interval": timedelta(0)}, "poll_interval: got 0.0"),
+        ({"timeout": timedelta(seconds=-1)}, "timeout: got -1.0"),
         ({"max_age": "long"}, "max_age: 'long' is not a duration; write for example 250ms"),
-        ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
+        ({"max_jobs": timedelta(1)}, "max_jobs: got a timedelta; use a whole number"),
         ({"max_memory": "512 monkeys"}, "max_memory: 'monkeys' is not a unit of memory; available: GiB, GB, MiB"),
         ({"max_memory": "much"}, "max_memory: 'much' is not a size; write for example 512MB or 1GiB"),
-        ({"max_memory": 512}, "max_memory: 512 bytes given, must be at least 16MiB; write for example 512MB"),
-        ({"max_memory": True}, "max_memory: a bool given; give bytes"),
+        ({"max_memory": 512}, "max_memory: got 512 bytes, must be at least 16MiB; write for example 512MB"),
+        ({"max_memory": True}, "max_memory: got a bool; use bytes"),
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "three beats"),
     ],
 )
@@ -85,15 +85,15 @@ def test_beats_are_measured_by_the_lease_that_the_store_lays_down() -> None:
 @pytest.mark.parametrize("store", [None, "postgresql://localhost/db", MemoryStore])
 @pytest.mark.parametrize("make", [lambda store: Worker(store, nothing), Resetter])
 def test_what_is_no_store_is_refused(store: Any, make: Any) -> None:
-    with pytest.raises(ConfigurationError, match="give a store: open_store"):
+    with pytest.raises(ConfigurationError, match="use a store: open_store"):
         make(store)
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 4}, 7])
 def test_options_that_are_none_are_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"give WorkerOptions\(…\)"):
+    with pytest.raises(ConfigurationError, match=r"use WorkerOptions\(…\)"):
         Worker(MemoryStore(FakeClock()), nothing, wrong)
-    with pytest.raises(ConfigurationError, match=r"give ResetterOptions\(…\)"):
+    with pytest.raises(ConfigurationError, match=r"use ResetterOptions\(…\)"):
         Resetter(MemoryStore(FakeClock()), wrong)
 
 
@@ -175,7 +175,7 @@ async def test_a_worker_with_events_of_its_own_is_silent(caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("lease", [0.1, "500ms", timedelta(milliseconds=999)])
 def test_a_lease_is_a_second_at_least_unless_the_store_lays_it_down(lease: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"lease: .* given, must be at least 1 s"):
+    with pytest.raises(ConfigurationError, match=r"lease: got .*, must be at least 1 s"):
         WorkerOptions(lease=lease)
     assert WorkerOptions().under(Terms(lease=0.5)).lease == 0.5
 

@@ -84,7 +84,7 @@ async def test_what_cannot_be_written_is_dropped_and_hurts_neither_job_nor_beat(
 
 @pytest.mark.parametrize("given", [-0.1, 1.1, float("nan"), float("inf"), "0.5", None, True])
 def test_progress_outside_0_to_1_is_refused(given: object) -> None:
-    with pytest.raises(ConfigurationError, match="give a number from 0 to 1"):
+    with pytest.raises(ConfigurationError, match="use a number from 0 to 1"):
         read_progress(Lease(1, "token", 1), given, None)
 
 

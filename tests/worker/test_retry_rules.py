@@ -170,11 +170,11 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"retry_on": "OSError"}, r"retry_on: a str given \('OSError'\); give exception types: ConnectionError, or \("),
-        ({"retry_on": OSError("x")}, "retry_on: an OSError given"),
+        ({"retry_on": "OSError"}, r"retry_on: got a str \('OSError'\); use exception types: ConnectionError, or \("),
+        ({"retry_on": OSError("x")}, "retry_on: got an OSError"),
         ({"give_up_on": (KeyError, int)}, "give_up_on: int is not an exception type"),
-        ({"retry_on": ()}, "retry_on: no exception type given; to retry nothing, write max_attempts=1"),
-        ({"give_up_on": []}, "give_up_on: no exception type given; leave it out"),
+        ({"retry_on": ()}, "retry_on: no exception type; to retry nothing, write max_attempts=1"),
+        ({"give_up_on": []}, "give_up_on: no exception type; leave it out"),
         ({"retry_on": ConnectionError, "give_up_on": OSError}, r"ConnectionError is also in give_up_on \(OSError\)"),
         ({"retry_on": Poison}, "retry_on: Poison is never retried; leave it out"),
         ({"retry_on": InvalidJob}, "retry_on: InvalidJob is never retried; leave it out"),

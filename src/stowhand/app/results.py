@@ -74,7 +74,7 @@ def listed(jobs: object, call: str) -> list[Any]:
     """Return jobs as a list. Raises Misuse unless they are iterable: for one handle, or a call without ``await``."""
     if not isinstance(jobs, Iterable):
         example = "app.sync.enqueue_many(…)" if call.startswith("app.sync") else "await task.enqueue_many(…)"
-        raise Misuse(f"{call}: {a_type(jobs)}; give a list: {call}([job]), {call}({example})")
+        raise Misuse(f"{call}: got {a_type(jobs)}; use a list: {call}([job]), {call}({example})")
     return list(jobs)
 
 
@@ -83,7 +83,7 @@ def _handles(jobs: object, call: str) -> list[JobHandle[Any]]:
     for job in handles:
         if not isinstance(job, JobHandle):
             raise Misuse(
-                f"{call}: {a_type(job)} is not a handle; give handles, which Task.enqueue and Task.enqueue_many return;"
+                f"{call}: {a_type(job)} is not a handle; use handles, which Task.enqueue and Task.enqueue_many return;"
                 " app.gather(…) also takes jobs and ids"
             )
     return handles

@@ -30,9 +30,9 @@ class AppStore:
     def __init__(self, url: object, store: object, keywords: StoreKeywords) -> None:
         """Check the arguments. Raises ConfigurationError if they are invalid or exclude each other."""
         if store is not None and (url is not None or keywords):
-            raise ConfigurationError("App: store excludes a URL and options of a store; give one or the other")
+            raise ConfigurationError("App: store excludes a URL and options of a store; use one or the other")
         if url is not None and keywords.get("pool") is not None:
-            raise ConfigurationError("App: a URL and a pool are both given; give one of them")
+            raise ConfigurationError("App: a URL and a pool are both given; use one of them")
         self._options = store_options(keywords)
         own_url = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
@@ -100,9 +100,9 @@ def _read_url(url: object) -> str:
         except (ConfigurationError, UnicodeError) as error:
             raise ConfigurationError(f"App: {error}") from None
     if isinstance(url, os.PathLike):
-        raise ConfigurationError(f"App: a path given; give a URL: App('sqlite:///{os.fspath(url)}')")
+        raise ConfigurationError(f"App: got a path; use a URL: App('sqlite:///{os.fspath(url)}')")
     example = "" if callable(getattr(url, "claim", None)) else "App('postgresql:///shop'), or "
-    raise ConfigurationError(f"App: {a_type(url)} given as the URL; write {example}App(store=…)")
+    raise ConfigurationError(f"App: got {a_type(url)} as the URL; write {example}App(store=…)")
 
 
 def checked_store(caller: str, store: Any) -> QueueStore:
@@ -119,9 +119,7 @@ def checked_store(caller: str, store: Any) -> QueueStore:
         check_store(store, AnyStore, f"{caller}: store")
     if not is_store or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
-        raise ConfigurationError(
-            f"{caller}: store={kind} is not a store of jobs; give open_store(url) or MemoryStore()"
-        )
+        raise ConfigurationError(f"{caller}: store={kind} is not a store of jobs; use open_store(url) or MemoryStore()")
     return cast("QueueStore", store)
 
 

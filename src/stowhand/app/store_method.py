@@ -60,7 +60,7 @@ def _filter_example(method: str, parameter: Parameter, name: str, value: object)
     text = repr(str(value)) if isinstance(value, str) else "…"
     if field == "states":
         text = f"({text},)" if isinstance(value, str) else "('queued',)"
-    return f"give {method}({kind.__name__}({field}={text}))"
+    return f"use {method}({kind.__name__}({field}={text}))"
 
 
 class StoreOpener(Protocol):

@@ -176,7 +176,7 @@ async def _listen(store: QueueStore) -> Finding:
         await store.wait(LISTEN_TIMEOUT_SECONDS / LISTEN_CHECKS)
     return warn(
         "wake-ups",
-        "not received: workers poll; behind a transaction pooler give --listen-url, and --no-prepared-statements if it"
+        "not received: workers poll; behind a transaction pooler use --listen-url, and --no-prepared-statements if it"
         " is a PgBouncer before 1.21",
     )
 

@@ -91,7 +91,7 @@ def command(
     checked, and the task's declarations are the defaults of the options.
     """
     if key_mode is not None and option_values["key"] is None:
-        raise click.UsageError("--key-mode needs a key: give --key too")
+        raise click.UsageError("--key-mode needs a key: use --key too")
     settings = settings_of(option_values)
     values = {"run_at": when.run_at, "delay": when.delay, "key_mode": key_mode}
     values |= {field.name: option_values[field.name] for field in FIELD_OPTIONS}

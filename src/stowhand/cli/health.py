@@ -33,7 +33,7 @@ def command(ready: bool, **option_values: Any) -> int:
     """
     address = settings_of(option_values).http
     if address is None:
-        raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as for the worker")
+        raise ConfigurationError("no address: use --http [HOST:]PORT or STOWHAND_HTTP, as for the worker")
     is_healthy, reason = request_health(address, "/readyz" if ready else "/healthz")
     click.echo(reason)
     return OK if is_healthy else FAILURE

@@ -271,7 +271,7 @@ def reschedule_jobs(
         run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts, queue=to_queue
     )
     if change == Reschedule() and when.delay is None:
-        raise click.UsageError("nothing to change: give --run-at, --priority, --attempts, --max-attempts or --to-queue")
+        raise click.UsageError("nothing to change: use --run-at, --priority, --attempts, --max-attempts or --to-queue")
     validate_reschedule(change)
     action = _with_answers(lambda store, ids: reschedule(store, ids, change, when.delay))
     return _act(option_values, "Reschedule", RESCHEDULABLE_STATES, action)

@@ -88,7 +88,7 @@ def _change(
 ) -> None:
     tasks = option_values.pop("tasks")
     if not (names or tasks):
-        raise click.UsageError("name a serial key, or give --task NAME")
+        raise click.UsageError("name a serial key, or use --task NAME")
     serials = [read_serial(name) for name in dict.fromkeys(names)]
     settings = settings_of(option_values)
     tasks = [read_task(name) for name in dict.fromkeys(tasks)]

@@ -135,7 +135,7 @@ def print_ddl(
     TableOptions(name=name, table_name=name, view_name=view, alternate_column_names=columns)
     shape = read_shape(name, view, columns, folds=dialect == "postgres")
     if channel is not None and not notify:
-        raise click.UsageError("--channel needs --notify: give it too")
+        raise click.UsageError("--channel needs --notify: use it too")
     notified = (channel or f"{shape.table.name}_queued") if notify else None
     plan = DdlOptions(shape=shape, dialect=dialect, key=key, channel=notified, if_not_exists=if_not_exists)
     click.echo(full_ddl(plan).rstrip())

@@ -45,7 +45,7 @@ class Command(msgspec.Struct, frozen=True):
         read_variables(f"command {self.key}: env", self.env)
         read_seconds(f"command {self.key}: timeout", self.timeout)
         if self.stdin is not None and not isinstance(self.stdin, str | bytes):
-            raise ConfigurationError(f"command {self.key}: stdin is {a_type(self.stdin)}; give text or bytes")
+            raise ConfigurationError(f"command {self.key}: stdin is {a_type(self.stdin)}; use text or bytes")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 def read_folder(label: str, folder: object) -> str | None:
     """Return a folder as text, from text or a path. Raises ConfigurationError."""
     if folder is not None and not isinstance(folder, str | Path):
-        raise ConfigurationError(f"{label} is {a_type(folder)}; give a path")
+        raise ConfigurationError(f"{label} is {a_type(folder)}; use a path")
     return None if folder is None else os.fspath(folder)
 
 
@@ -78,12 +78,12 @@ def read_variables(label: str, variables: object) -> dict[str, str]:
     if variables is None:
         return {}
     if not isinstance(variables, Mapping):
-        raise ConfigurationError(f"{label} is {a_type(variables)}; give a mapping of names to values")
+        raise ConfigurationError(f"{label} is {a_type(variables)}; use a mapping of names to values")
     for name, value in variables.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ConfigurationError(f"{label}: {name!r} is not a name of a variable")
         if not isinstance(value, str) or "\0" in value:
-            raise ConfigurationError(f"{label}: the value of {name} is not text without NUL; give str(…)")
+            raise ConfigurationError(f"{label}: the value of {name} is not text without NUL; use str(…)")
     return dict(variables)
 
 
@@ -96,26 +96,26 @@ def read_seconds(label: str, duration: object, *, is_zero_allowed: bool = False)
         with suppress(ValueError):
             value = seconds(duration)
     if not math.isfinite(value) or value < 0 or (value == 0 and not is_zero_allowed):
-        raise ConfigurationError(f"{label}: {duration!r} given; give seconds, more than 0")
+        raise ConfigurationError(f"{label}: got {duration!r}; use seconds, more than 0")
     return value
 
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not key.strip() or len(key.encode()) > MAX_KEY_BYTES:
-        raise ConfigurationError(f"command: its key is {key!r}; give 1 to {MAX_KEY_BYTES} bytes of text")
+        raise ConfigurationError(f"command: its key is {key!r}; use 1 to {MAX_KEY_BYTES} bytes of text")
 
 
 def _words(key: str, argv: object) -> tuple[str, ...]:
     if isinstance(argv, str | bytes):
         raise ConfigurationError(
-            f"command {key}: argv is one string; give a list of words, or use a shell: ['sh', '-c', …]"
+            f"command {key}: argv is one string; use a list of words, or use a shell: ['sh', '-c', …]"
         )
     if not isinstance(argv, Sequence):
-        raise ConfigurationError(f"command {key}: argv is {a_type(argv)}; give a list of words")
+        raise ConfigurationError(f"command {key}: argv is {a_type(argv)}; use a list of words")
     words = tuple(os.fspath(word) if isinstance(word, Path) else word for word in argv)
     for index, word in enumerate(words):
         if not isinstance(word, str) or "\0" in word:
-            raise ConfigurationError(f"command {key}: word {index} of argv is not text without NUL; give str(…)")
+            raise ConfigurationError(f"command {key}: word {index} of argv is not text without NUL; use str(…)")
     if not words or not words[0]:
-        raise ConfigurationError(f"command {key}: argv is empty; give a program and its arguments")
+        raise ConfigurationError(f"command {key}: argv is empty; use a program and its arguments")
     return words

@@ -65,7 +65,7 @@ class CommandHandler(Generic[R]):
         clock: Clock | None = None,
     ) -> None:
         if not callable(commands):
-            raise ConfigurationError("commands: give a function that returns a list of Command for a record")
+            raise ConfigurationError("commands: use a function that returns a list of Command for a record")
         self._commands, self._clock = commands, clock or SystemClock()
         self._redact: Callable[[R], Redactor]
         if callable(redact):
@@ -79,7 +79,7 @@ class CommandHandler(Generic[R]):
         self._cwd, self._env = read_folder("cwd", cwd), read_variables("env", env)
         self._fatal_codes = frozenset(fatal_codes)
         if not all(type(code) is int and 0 < code < 256 for code in self._fatal_codes):
-            raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal_codes))}; give exit codes, 1 to 255")
+            raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal_codes))}; use exit codes, 1 to 255")
 
     async def handle(self, ctx: Attempt[R], record: R) -> Outcome | None:
         """Run the commands. Return ``None`` if all exited with code 0. Errors contain no secrets."""
@@ -104,7 +104,7 @@ class CommandHandler(Generic[R]):
         commands = list(await result if inspect.isawaitable(result) else result)
         for command in commands:
             if not isinstance(command, Command):
-                raise ConfigurationError(f"commands: {a_type(command)} among them; give Command(key, argv)")
+                raise ConfigurationError(f"commands: {a_type(command)} among them; use Command(key, argv)")
         if len(commands) > MAX_LOG_ENTRIES:
             raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {MAX_LOG_ENTRIES}")
         return commands

@@ -29,7 +29,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         if isinstance(secrets, str | bytes):
-            raise ConfigurationError("redact: a string given; give a list of secrets: redact=[token]")
+            raise ConfigurationError("redact: got a string; use a list of secrets: redact=[token]")
         pieces: set[bytes] = set()
         for number, secret in enumerate(secrets, 1):
             pieces.update(_pieces(secret, number))
@@ -119,10 +119,10 @@ class Stream:
 
 def _pieces(secret: object, number: int) -> Iterator[bytes]:
     if not isinstance(secret, str):
-        raise ConfigurationError(f"redact: secret {number} is {a_type(secret)}; give strings")
+        raise ConfigurationError(f"redact: secret {number} is {a_type(secret)}; use strings")
     if len(secret.strip()) < MIN_SECRET_CHARACTERS:
         raise ConfigurationError(
-            f"redact: secret {number} is empty or very short; give at least {MIN_SECRET_CHARACTERS} characters,"
+            f"redact: secret {number} is empty or very short; use at least {MIN_SECRET_CHARACTERS} characters,"
             " or leave it out"
         )
     if number > MAX_SECRETS:

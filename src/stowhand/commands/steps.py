@@ -70,7 +70,7 @@ async def step(
 
     """
     if isinstance(command, str | bytes):
-        raise ConfigurationError(f"step {key}: its command is one string; give a list of words")
+        raise ConfigurationError(f"step {key}: its command is one string; use a list of words")
     redactor = redact if isinstance(redact, Redactor) else Redactor(redact)
     words = tuple(redactor.text(word) for word in command)
     current_step = Step(ctx, redactor.text(key), words, redactor, clock or SystemClock())

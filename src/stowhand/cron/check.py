@@ -69,7 +69,7 @@ def check_item(
         except ValueError as error:
             problems.append(str(error).replace(field, names[field], 1))
     if options is not item_options:
-        problems.append(f"options: {a_type(item_options)}; give CronOptions(…)")
+        problems.append(f"options: got {a_type(item_options)}; use CronOptions(…)")
     if problems or when is None:
         return None
     job = NewJob(task=item.task, key_mode=key_mode, **details)
@@ -102,7 +102,7 @@ def _read_fill(period: Duration) -> int:
     """Return the seconds, rounded up."""
     period = seconds(period)
     if not 0 <= period <= MAX_FILL_SECONDS:
-        raise ValueError(f"{period:.9g} s; give 0 to 366d, the time for which ticks are remembered")
+        raise ValueError(f"{period:.9g} s; use 0 to 366d, the time for which ticks are remembered")
     return math.ceil(period)
 
 
@@ -110,7 +110,7 @@ def _read_zone(name: object) -> Zone:
     if name is None:
         return find_zone("UTC")
     if not isinstance(name, str):
-        raise ValueError(f"{a_type(name)}; give a name such as Europe/Berlin")
+        raise ValueError(f"got {a_type(name)}; use a name such as Europe/Berlin")
     return find_zone(name)
 
 
@@ -121,7 +121,7 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
     if mode not in ITEM_KEY_MODES:
         raise ValueError(f"{mode!r}{suggest(mode, ITEM_KEY_MODES)}")
     if options.job_key is None:
-        raise ValueError(f"{mode!r} has no effect without a key; give a key too")
+        raise ValueError(f"{mode!r} has no effect without a key; use a key too")
     return KeyMode(mode)
 
 
@@ -130,7 +130,7 @@ def _read_payload(payload: object) -> dict[str, object]:
     write = encode_plain if isinstance(payload, dict) else strict_json.encode  # the fields of a model are typed
     value = {} if payload is None else strict_json.decode(write(payload))
     if not isinstance(value, dict):
-        raise ValueError(f"payload: {json.dumps(value)[:40]}; give an object")
+        raise ValueError(f"payload: {json.dumps(value)[:40]}; use an object")
     value.pop("_cron", None)
     strict_json.encode({**value, "_cron": {"ts": _SAMPLE_TIME, "backfilled": False}})
     return value

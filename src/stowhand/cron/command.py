@@ -54,7 +54,7 @@ def _read_options(text: str, problems: list[str]) -> dict[str, Any]:
         if name not in _OPTION_READERS:
             problems.append(_no_option(name))
         elif name in seen:
-            problems.append(f"option {name!r} is repeated; give it once")
+            problems.append(f"option {name!r} is repeated; use it once")
         elif not raw:
             problems.append(f"option {name!r} has no value; write {name}{equals or '='}…")
         else:
@@ -90,7 +90,7 @@ def _read_period(text: str) -> float:
 
 def _read_integer(text: str) -> int:
     if not _INTEGER_PATTERN.fullmatch(text):
-        raise ValueError("give a whole number")
+        raise ValueError("use a whole number")
     return int(text)
 
 
@@ -121,7 +121,7 @@ def _no_option(name: str) -> str:
 
 def _no_identifier(kind: str, text: str) -> str:
     subject = f"{kind} {text[:40]!r}" if text else f"no {kind}"
-    return f"{subject}; give a name that begins with a letter or _, then letters, digits, _ - : /"
+    return f"{subject}; use a name that begins with a letter or _, then letters, digits, _ - : /"
 
 
 def _read_payload(text: str, problems: list[str]) -> object:

@@ -35,7 +35,7 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
     problems: list[str] = []
     items = []
     if not isinstance(text, str):
-        raise CrontabError(f"{name}: {a_type(text)}; give its text")
+        raise CrontabError(f"{name}: got {a_type(text)}; use its text")
     for number, line in enumerate(_LINE_BREAK_PATTERN.split(text.removeprefix("\ufeff")), start=1):
         line = line.strip()
         if line and not line.startswith("#"):
@@ -53,7 +53,7 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
     problems: list[str] = []
     value: object = items
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise CrontabError(f"cron items: {a_type(value)}; give a list of CronItem")
+        raise CrontabError(f"cron items: got {a_type(value)}; use a list of CronItem")
     parsed = [
         _parse_item(item, f"cron item {number}", PYTHON_NAMES, problems) for number, item in enumerate(items, start=1)
     ]
@@ -125,7 +125,7 @@ def _line_problem(words: Sequence[str]) -> str | None:
 
 def _parse_item(item: object, position: str, names: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
     if not isinstance(item, CronItem):
-        problems.append(f"{position}: {a_type(item)}; give a CronItem")
+        problems.append(f"{position}: got {a_type(item)}; use a CronItem")
         return None
     item_problems: list[str] = []
     position = f"{position} ({_display_name(str(item.identifier or item.task))})"
@@ -142,7 +142,7 @@ def _display_name(name: str) -> str:
 def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
     match = item.match if item.pattern is None else item.pattern
     if (item.match is None) == (item.pattern is None):
-        problems.append("give exactly one of match and its alias pattern")
+        problems.append("use exactly one of match and its alias pattern")
         return None
     if isinstance(match, str):
         words = match.split()
@@ -150,9 +150,9 @@ def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
             return parse_pattern(words, problems)
         problems.append(f"match {match[:60]!r}: {len(words)} words; write five fields, as in '0 4 * * *'")
     elif not callable(match):
-        problems.append(f"match: {a_type(match)}; give five fields such as '0 4 * * *', or a function")
+        problems.append(f"match: got {a_type(match)}; use five fields such as '0 4 * * *', or a function")
     elif is_async(match):
-        problems.append("match: an async function; give a plain function")
+        problems.append("match: an async function; use a plain function")
     else:
         return match
     return None

@@ -202,7 +202,7 @@ def _parse_part(field: Field, part: str) -> Collection[int]:
         return field.values
     if step := _STEP_PATTERN.fullmatch(part):
         if not step[1].strip("0"):
-            raise ValueError("the step is 0; give 1 or more")
+            raise ValueError("the step is 0; use 1 or more")
         return range(field.minimum, field.maximum + 1, min(_number(step[1]), MINUTES_PER_DAY))
     if ends := _RANGE_PATTERN.fullmatch(part):
         first, last = _value(field, ends[1]), _value(field, ends[2])

@@ -200,7 +200,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise TypeError(f"match returned {a_type(result)}; give a plain function that returns True or False")
+            raise TypeError(f"match returned {a_type(result)}; use a plain function that returns True or False")
         return bool(result)
 
     def _date(self, minute: int) -> CronDate:

@@ -111,12 +111,14 @@ def items_of(sources: CronSources) -> tuple[ParsedItem, ...]:
     file: object = sources.get("crontab_file")
     if file is not None:
         if not isinstance(file, str | Path):
-            raise ConfigurationError(f"crontab_file: {a_type(file)}; give a path")
+            raise ConfigurationError(f"crontab_file: got {a_type(file)}; use a path")
         items += read_crontab(Path(file))
     parsed_items: object = sources.get("cron_items") or ()
     for item in parsed_items if isinstance(parsed_items, Iterable) else [parsed_items]:
         if not isinstance(item, ParsedItem):
-            raise ConfigurationError(f"cron_items: {a_type(item)}; give what parse_crontab or parse_cron_items returns")
+            raise ConfigurationError(
+                f"cron_items: got {a_type(item)}; use what parse_crontab or parse_cron_items returns"
+            )
         items.append(item)
     return refuse_duplicates(items)
 
@@ -157,9 +159,7 @@ def declare_item(
             raise ConfigurationError(f"App.cron: no option {option!r}{suggest(option, known_options)}")
     value: object = task
     if not isinstance(value, str | ConfiguredTask):
-        raise ConfigurationError(
-            f"App.cron: {a_type(value)} given; give a task declared with @app.task, or a task's name"
-        )
+        raise ConfigurationError(f"App.cron: got {a_type(value)}; use a task declared with @app.task, or a task's name")
     if isinstance(task, str):
         return _app_item(pattern, task, payload, identifier, tz, dict(options))
     values = _from_template(task.template, with_key="key" not in options) | dict(options)
@@ -168,7 +168,7 @@ def declare_item(
         item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, values)
         return item.with_job_rules(task.definition.with_job_rules, task.template)
     except InvalidJob as error:
-        hint = f"; give the arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
+        hint = f"; use the arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
         raise ConfigurationError(f"App.cron: {error}{hint}") from None
 
 

@@ -118,7 +118,7 @@ class StowhandBackend(BaseTaskBackend):
             not is_plain(arguments)
             and (loss := find_loss(arguments, strict_json.decode(text), is_typed=True)) is not None
         ):
-            raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.decoded_type}")
+            raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; use {loss.decoded_type}")
         return NewJob(
             task=task.module_path,
             payload=text,
@@ -171,10 +171,10 @@ class StowhandBackend(BaseTaskBackend):
         try:
             if not isinstance(cron := self.options.get("cron", {}), Mapping):
                 raise ConfigurationError(
-                    f"cron: {a_type(cron)} given; give {OPTION_DESCRIPTIONS['cron'].partition(': ')[2]}"
+                    f"cron: got {a_type(cron)}; use {OPTION_DESCRIPTIONS['cron'].partition(': ')[2]}"
                 )
             if not isinstance(database := self.options.get("database", ""), str):
-                raise ConfigurationError(f"database: {a_type(database)} given; give an alias of DATABASES: 'default'")
+                raise ConfigurationError(f"database: got {a_type(database)}; use an alias of DATABASES: 'default'")
             return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**store_options)
         except ConfigurationError as error:
             raise ConfigurationError(f"{location}: {error}") from None
@@ -185,14 +185,12 @@ def _check_settings(alias: str, params: Mapping[str, Any]) -> None:
     queues, options = params.get("QUEUES", ()), params.get("OPTIONS", {})
     if isinstance(queues, str) or not isinstance(queues, Collection):
         example = [queues] if isinstance(queues, str) else ["default"]
-        raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {example}")
+        raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: got {a_type(queues)}; use a list: {example}")
     for queue in queues:
         if not isinstance(queue, str) or not queue:
             raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {queue!r} is not a queue name; write 'default'")
     if not isinstance(options, Mapping):
-        raise ConfigurationError(
-            f"TASKS[{alias!r}]['OPTIONS']: {a_type(options)} given; give {{'database': 'default'}}"
-        )
+        raise ConfigurationError(f"TASKS[{alias!r}]['OPTIONS']: got {a_type(options)}; use {{'database': 'default'}}")
 
 
 def _aware(local_time: Any) -> Any:

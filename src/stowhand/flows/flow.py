@@ -272,7 +272,7 @@ class Flow:
         if not self.shape.find_queue(queue).is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children")
         if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MAX_CHILDREN_LIMIT:
-            raise ConfigurationError(f"give a start from 0, and a limit of 1 to {MAX_CHILDREN_LIMIT}")
+            raise ConfigurationError(f"use a start from 0, and a limit of 1 to {MAX_CHILDREN_LIMIT}")
         await self.open()
         return list(await self.engine.children(read_id(job_id), queue, start, limit))
 
@@ -343,7 +343,7 @@ class Flow:
                 f"queue {queue!r} is a parent: use create_parent_workers, and create_child_workers"
             )
         if not callable(function):
-            raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
+            raise ConfigurationError(f"workers of {queue!r}: got {function!r}; use a function of (job)")
         if (problem := not_a_function_reason(function)) is not None:
             raise ConfigurationError(f"workers of {queue!r}: {problem}")
         kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
@@ -397,7 +397,7 @@ class Flow:
         lease: Duration,
     ) -> FlowWorker:
         if type(count) is not int or not 1 <= count <= MAX_SLOTS:
-            raise ConfigurationError(f"workers of {queue.name!r}: count: {count!r} given; give 1 to {MAX_SLOTS}")
+            raise ConfigurationError(f"workers of {queue.name!r}: count: got {count!r}; use 1 to {MAX_SLOTS}")
         worker = FlowWorker(
             self.engine,
             queue,
@@ -530,7 +530,7 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
 def _positive(field: str, duration: Duration) -> float:
     value = _read(field, duration)
     if not 0 < value <= DEFAULT_KEY_LIFE_SECONDS:
-        raise ConfigurationError(f"{field}: {duration!r} given; give more than 0 s and at most a day")
+        raise ConfigurationError(f"{field}: got {duration!r}; use more than 0 s and at most a day")
     return value
 
 

@@ -67,15 +67,15 @@ def new_job(
     """Return the validated job. Raises InvalidJob, which names the error and the limit."""
     max_priority = shape.entry.declared.priorities
     if type(priority) is not int or not 1 <= priority <= max_priority:
-        raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {max_priority}")
+        raise InvalidJob(f"priority: got {priority!r}; queue {shape.entry.name!r} has 1 to {max_priority}")
     if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > MAX_NAME_CHARS):
-        raise InvalidJob(f"correlation_id: give a text of at most {MAX_NAME_CHARS} characters")
+        raise InvalidJob(f"correlation_id: use a text of at most {MAX_NAME_CHARS} characters")
     strict_json.encode(correlation_id, what="correlation_id")
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MAX_NAME_CHARS):
-        raise InvalidJob(f"key: {key!r} given; give a text of 1 to {MAX_NAME_CHARS} characters")
+        raise InvalidJob(f"key: got {key!r}; use a text of 1 to {MAX_NAME_CHARS} characters")
     strict_json.encode(key, what="key")
     if attributes is not None and not isinstance(attributes, Mapping):
-        raise InvalidJob(f"attributes: {a_type(attributes)} given; give a dict")
+        raise InvalidJob(f"attributes: got {a_type(attributes)}; use a dict")
     values = attributes or {}
     return NewFlowJob(
         values={
@@ -113,7 +113,7 @@ def lookup_values(value: object) -> list[str]:
 def read_id(job_id: object) -> str:
     """Return a job's id. Foreign ids of Redis may contain bytes that are not UTF-8. Raises InvalidJob."""
     if not isinstance(job_id, str) or not job_id:
-        raise InvalidJob(f"a job's id is a text; {job_id!r} given")
+        raise InvalidJob(f"job id: got {job_id!r}; use a text")
     return _encodable(job_id, "a job's id")
 
 
@@ -126,7 +126,7 @@ def lookup_text(attribute: str, value: object) -> str:
     """Return the lookup text of a value. Raises ConfigurationError, InvalidJob."""
     texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
     if not texts:
-        raise ConfigurationError(f"{attribute}: {value!r} given; jobs are looked up by one text or number")
+        raise ConfigurationError(f"{attribute}: got {value!r}; jobs are looked up by one text or number")
     return _encodable(texts[0], attribute)
 
 
@@ -153,5 +153,5 @@ def _read_delay(value: Duration) -> float:
     except ValueError as error:
         raise InvalidJob(f"delay: {error}") from None
     if not 0 <= delay <= MAX_DURATION_SECONDS:
-        raise InvalidJob(f"delay: {value!r} given; give 0 s to 100 years")
+        raise InvalidJob(f"delay: got {value!r}; use 0 s to 100 years")
     return delay

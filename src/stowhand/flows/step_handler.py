@@ -45,7 +45,7 @@ class DelayError(Exception):
         self, reason: str = "asked to wait", delay: Duration | None = None, *, ready_at: float | None = None
     ) -> None:
         if (delay is None) == (ready_at is None):
-            raise ConfigurationError("DelayError: give either a delay or ready_at")
+            raise ConfigurationError("DelayError: use either a delay or ready_at")
         super().__init__(reason)
         self.reason = reason
         self.ready_at = ready_at
@@ -195,7 +195,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
     for name, value in attributes.items():
         if name in NEXT_QUEUE_NAMES:
             if value is not None and not isinstance(value, str):
-                raise InvalidJob(f"the result's {name} is {value!r}; give the name of a queue")
+                raise InvalidJob(f"the result's {name} is {value!r}; use the name of a queue")
             chosen = value or chosen
         elif value is not None:
             fields[_attribute(name)] = encode_plain(value, what=f"the result's {name}", limit=size_limit(name))

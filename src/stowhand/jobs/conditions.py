@@ -55,7 +55,7 @@ class Where(msgspec.Struct, frozen=True):
             if value is None:
                 raise self._error('a comparison with None never matches; write Where(…, "is null")')
             if not isinstance(value, _VALUE_TYPES) or _is_not_finite(value):
-                raise self._error(f"{value!r} cannot be compared; give text, a finite number, a bool, a date or a uuid")
+                raise self._error(f"{value!r} cannot be compared; use text, a finite number, a bool, a date or a uuid")
         if self.op == SUM_OPERATOR and (
             isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)
         ):
@@ -96,7 +96,7 @@ def sql(text: str, *values: Any) -> Sql:
     Raises ConfigurationError unless there is one value for each placeholder.
     """
     if not isinstance(text, str):
-        raise ConfigurationError(f"sql: {a_type(text)} given; give text")
+        raise ConfigurationError(f"sql: got {a_type(text)}; use text")
     pieces = [""]
     placeholder_count = 0
     try:
@@ -111,7 +111,7 @@ def sql(text: str, *values: Any) -> Sql:
         raise ConfigurationError(f"sql({text!r}): {error}; write a literal brace twice") from None
     if placeholder_count != len(values):
         raise ConfigurationError(
-            f"sql({text!r}): {placeholder_count} placeholders and {len(values)} values; give one value for each"
+            f"sql({text!r}): {placeholder_count} placeholders and {len(values)} values; use one value for each"
         )
     return Sql(tuple(pieces), values)
 

@@ -32,7 +32,7 @@ def seconds(duration: Duration) -> float:
             return float(duration)
     except TypeError:
         pass
-    raise ValueError(f"{a_type(duration)} given; give seconds, a timedelta or a phrase such as '30s'")
+    raise ValueError(f"got {a_type(duration)}; use seconds, a timedelta or a phrase such as '30s'")
 
 
 def parse_duration(text: str, unit: str = "s") -> float:

@@ -37,7 +37,7 @@ class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     def __post_init__(self) -> None:
         command: object = self.command
         if isinstance(command, str | bytes):  # each letter would be a word
-            raise ConfigurationError(f"command: {command!r} given; give its words, such as ('git', 'clone')")
+            raise ConfigurationError(f"command: got {command!r}; use its words, such as ('git', 'clone')")
 
 
 def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
@@ -46,7 +46,7 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
     The end of ``out`` is kept. Raises LogRefused for a time without a zone.
     """
     if entry.start_time.utcoffset() is None:
-        raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
+        raise LogRefused(f"start_time: {entry.start_time} has no time zone; use an aware datetime")
     out = clean(entry.out, max(len(entry.out) * 4, 1))
     raw = out.encode()
     if len(raw) > MAX_OUTPUT_BYTES:

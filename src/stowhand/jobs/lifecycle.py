@@ -105,9 +105,9 @@ def read_outcome_delay(outcome: str, delay: Duration) -> float:
     try:
         wait = seconds(delay)
         if math.isnan(wait):
-            raise ValueError("nan given; give seconds, a timedelta or a phrase such as '30s'")
+            raise ValueError("got nan; use seconds, a timedelta or a phrase such as '30s'")
         if wait < 0:
-            raise ValueError(f"{wait:g} seconds; it must not be negative; give 0, or max(0, …)")
+            raise ValueError(f"{wait:g} seconds; it must not be negative; use 0, or max(0, …)")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{outcome}: delay: {error}") from None
     return min(wait, MAX_DURATION_SECONDS)

@@ -66,7 +66,7 @@ def _refuse_rules(job: NewJob) -> None:
     if job.key_mode not in (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT):
         raise InvalidJob(
             f"key_mode: {job.key_mode.value!r} is not allowed for a job of the built-in task {job.task!r};"
-            " give 'replace' or 'preserve_run_at'"
+            " use 'replace' or 'preserve_run_at'"
         )
 
 
@@ -106,7 +106,7 @@ def check_built_in(job: NewJob) -> NewJob:
 def check_options(job: NewJob) -> NewJob:
     """Check a job as ``check`` does, except for its payload."""
     if not isinstance(job, NewJob):
-        raise InvalidJob(f"{a_type(job)} is not a job; give a NewJob, which task.new_job(…) returns")
+        raise InvalidJob(f"{a_type(job)} is not a job; use a NewJob, which task.new_job(…) returns")
     check_name("task", job.task, MAX_TASK_CHARACTERS)
     _check_integer("priority", job.priority, -MAX_INT32 - 1)
     if (values := _optional_of(job)) not in _USUAL_VALUES:
@@ -155,13 +155,13 @@ def _check_handler(handler: NewJob) -> None:
     except InvalidJob as error:
         raise InvalidJob(f"on_failure: {error}") from None
     if not is_exact:
-        raise InvalidJob("on_failure: give delay in seconds and flags as a tuple, as a task's template has them")
+        raise InvalidJob("on_failure: use delay in seconds and flags as a tuple, as a task's template has them")
     if handler.key is not None or handler.expires is not None:
         raise InvalidJob("on_failure: key and expires are not allowed; some failures would go unreported")
     if handler.on_failure is not None or handler.payload != NewJob(task="").payload:
         raise InvalidJob("on_failure: payload and on_failure are not allowed in its job; leave them out")
     if (size := len(msgspec.json.encode(handler))) > MAX_HANDLER_BYTES:
-        raise InvalidJob(f"on_failure: {size} bytes, the limit is {MAX_HANDLER_BYTES}; give it fewer flags")
+        raise InvalidJob(f"on_failure: {size} bytes, the limit is {MAX_HANDLER_BYTES}; use fewer flags")
 
 
 def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
@@ -201,11 +201,11 @@ def check_name(field: str, name: object, limit: int) -> str:
     """Return the name if it is one line of 1 to ``limit`` characters. Raises InvalidJob."""
     text = _text(field, name)
     if not text:
-        raise InvalidJob(f"{field}: empty; give 1 to {limit} characters")
+        raise InvalidJob(f"{field}: empty; use 1 to {limit} characters")
     if len(text) > limit:
         raise InvalidJob(f"{field}: {len(text)} characters, the limit is {limit}")
     if not text.isprintable() and (match := _CONTROL_CHARACTERS.search(text)):
-        raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; give one line of text")
+        raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; use one line of text")
     return text
 
 
@@ -231,7 +231,7 @@ def check_new_task(field: str, name: object) -> None:
 def read_delay(delay: object, field: str = "delay") -> float:
     """Return seconds from a timedelta, a number or a phrase. Raises InvalidJob."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
-        raise InvalidJob(f"{field}: {a_type(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
+        raise InvalidJob(f"{field}: got {a_type(delay)}; use a timedelta, a number of seconds or a phrase such as '5m'")
     try:
         value = seconds(delay)
     except OverflowError:
@@ -239,7 +239,7 @@ def read_delay(delay: object, field: str = "delay") -> float:
     except ValueError as error:
         raise InvalidJob(f"{field}: {error}") from None
     if not math.isfinite(value):
-        raise InvalidJob(f"{field}: {value}; give a finite number of seconds")
+        raise InvalidJob(f"{field}: {value}; use a finite number of seconds")
     if value < 0:
         raise InvalidJob(f"{field}: {value:g} seconds; it must not be negative")
     if value > MAX_DURATION_SECONDS:
@@ -251,14 +251,14 @@ def read_positive(duration: object, field: str) -> float | None:
     """Return a duration in seconds, more than 0, or ``None`` for ``None``. Raises InvalidJob."""
     value = None if duration is None else read_delay(duration, field)
     if value == 0:
-        raise InvalidJob(f"{field}: 0 seconds; give more, or leave it out")
+        raise InvalidJob(f"{field}: 0 seconds; use more, or leave it out")
     return value
 
 
 def _check_integer(field: str, number: object, minimum: int) -> None:
     # bool is a subclass of int, but True is not a priority.
     if type(number) is not int:
-        raise InvalidJob(f"{field}: {a_type(number)}; give a whole number")
+        raise InvalidJob(f"{field}: got {a_type(number)}; use a whole number")
     if not minimum <= number <= MAX_INT32:
         rendered = str(number) if abs(number) < 10**20 else "far too large a number"
         raise InvalidJob(f"{field}: {rendered}; the limits are {minimum} and {MAX_INT32}")
@@ -266,9 +266,9 @@ def _check_integer(field: str, number: object, minimum: int) -> None:
 
 def _check_time(time: object, delay: object) -> None:
     if delay is not None:
-        raise InvalidJob("run_at and delay: give one of them")
+        raise InvalidJob("run_at and delay: use one of them")
     if not isinstance(time, datetime):
-        raise InvalidJob(f"run_at: {a_type(time)}; give a datetime with a time zone")
+        raise InvalidJob(f"run_at: got {a_type(time)}; use a datetime with a time zone")
     if time.utcoffset() is None:
         raise InvalidJob(
             f"run_at: {time.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
@@ -316,13 +316,13 @@ def read_names(field: str, names: object) -> tuple[str, ...]:
 def _read_list(field: str, names: object) -> Iterable[object]:
     # A string is iterable too: each letter would be a name.
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-        raise InvalidJob(f"{field}: {a_type(names)}; give a list of names")
+        raise InvalidJob(f"{field}: got {a_type(names)}; use a list of names")
     return names
 
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidJob(f"{field}: {a_type(value)}; give a string")
+        raise InvalidJob(f"{field}: got {a_type(value)}; use a string")
     return value
 
 

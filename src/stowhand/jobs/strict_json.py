@@ -188,7 +188,7 @@ def _write_other(value: Any) -> object:
         return value.model_dump(mode="json")
     if isinstance(value, tuple):  # a key: msgspec writes a tuple value as a list
         raise TypeError("a key of a dict is a tuple; convert it to text")
-    raise TypeError(f"{a_type(value)} has no JSON form; give its id, its text or a dict")
+    raise TypeError(f"{a_type(value)} has no JSON form; use its id, its text or a dict")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_write_other)
@@ -240,7 +240,7 @@ def encode_plain(value: object, *, what: str = "payload", limit: int = MAX_WRITT
     """
     text = encode(value, what=what, limit=limit)
     if not is_plain(value) and (loss := find_loss(value, decode(text, limit=2 * limit))) is not None:
-        raise InvalidJob(f"{what}{loss.path}: {loss}; give {loss.decoded_type}")
+        raise InvalidJob(f"{what}{loss.path}: {loss}; use {loss.decoded_type}")
     return text
 
 

@@ -336,7 +336,7 @@ class LogListener:
     def _cron_conflict(self, event: CronConflict) -> None:
         self._core.warning(
             f"Another worker has a different recurring task with the identifier {escape(event.identifier)}; for"
-            f" {event.tick:%Y-%m-%d %H:%M}Z its job was created, not that of this worker; give one of them another id."
+            f" {event.tick:%Y-%m-%d %H:%M}Z its job was created, not that of this worker; change one of the ids."
             f" This worker: {one_line(event.own_spec)}; the other: {one_line(event.other_spec)}"
         )
 

@@ -63,7 +63,7 @@ def read_progress(lease: Lease, done: object, text: object) -> Progress:
     """Return the progress. Raises ConfigurationError unless 0 <= done <= 1."""
     if isinstance(done, bool) or not isinstance(done, int | float) or not 0 <= done <= 1 or math.isnan(done):
         rendered = repr(done) if isinstance(done, int | float) else a_type(done)
-        raise ConfigurationError(f"progress: {rendered} given; give a number from 0 to 1, such as done / total")
+        raise ConfigurationError(f"progress: got {rendered}; use a number from 0 to 1, such as done / total")
     return Progress(lease, float(done), None if text is None else clean(str(text))[:MAX_PROGRESS_TEXT_LENGTH])
 
 

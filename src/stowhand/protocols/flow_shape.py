@@ -54,11 +54,9 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMet
     def __post_init__(self) -> None:
         _read_seconds(self, "interval")
         if type(self.reservoir) is not int or self.reservoir < 1:
-            raise ConfigurationError(f"limiter: a reservoir of {self.reservoir!r}; give a whole number from 1")
+            raise ConfigurationError(f"limiter: reservoir: got {self.reservoir!r}; use a whole number from 1")
         if not _is_number(self.interval) or not 0.001 <= self.interval <= DEFAULT_KEY_LIFE_SECONDS:
-            raise ConfigurationError(
-                f"limiter: an interval of {self.interval!r}; give 0.001 s to a day, or a timedelta"
-            )
+            raise ConfigurationError(f"limiter: interval: got {self.interval!r}; use 0.001 s to a day, or a timedelta")
         for field in ("group_by", "id"):
             if getattr(self, field) is not None:
                 _check_name(f"limiter: {field}", getattr(self, field), 512)
@@ -109,7 +107,7 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
         yield from self._parent_problems()
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
-            yield f"backoff: {a_type(backoff)} given; give a function of the attempt's number"
+            yield f"backoff: got {a_type(backoff)}; use a function of the attempt's number"
         elif self.backoff is not None:
             try:
                 takes_error(self.backoff)
@@ -122,12 +120,12 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
             yield from _map_problems(field, getattr(self, field), kind, expected)
         limiter: object = self.limiter
         if limiter is not None and not isinstance(limiter, Limiter):
-            yield f"limiter: {a_type(limiter)} given; give Limiter(reservoir=…, interval=…)"
+            yield f"limiter: got {a_type(limiter)}; use Limiter(reservoir=…, interval=…)"
 
     def _parent_problems(self) -> Iterator[str]:
         for field in ("gather", "children_must_succeed"):
             if not isinstance(getattr(self, field), bool):
-                yield f"{field}: {getattr(self, field)!r} given; give True or False"
+                yield f"{field}: got {getattr(self, field)!r}; use True or False"
         if self.children_must_succeed and not self.children:
             yield "children_must_succeed: the queue has no children; leave it out"
         for child in self.children:
@@ -138,11 +136,11 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
         for field, minimum, maximum in (("priorities", 1, MAX_PRIORITIES), ("max_retries", 0, 10_000)):
             value = getattr(self, field)
             if type(value) is not int or not minimum <= value <= maximum:
-                yield f"{field}: {value!r} given; give a whole number from {minimum} to {maximum}"
+                yield f"{field}: got {value!r}; use a whole number from {minimum} to {maximum}"
         for field, minimum in (("max_resets", 0), ("max_length", 1)):
             value = getattr(self, field)
             if value is not None and (type(value) is not int or value < minimum):
-                yield f"{field}: {value!r} given; give a whole number from {minimum}, or None"
+                yield f"{field}: got {value!r}; use a whole number from {minimum}, or None"
 
     def next_for(self, flow: str) -> str | None:
         """Return the next queue of a job of this flow; ``None`` if the job is finished."""
@@ -204,12 +202,12 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
         try:
             msgspec.structs.force_setattr(self, "layout", Layout(self.layout))
         except ValueError:
-            raise ConfigurationError(f"layout: {self.layout!r} given; give 'classic' or 'priority'") from None
+            raise ConfigurationError(f"layout: got {self.layout!r}; use 'classic' or 'priority'") from None
         _raise_problems(f"flow {self.name!r}", self._problems())
 
     def _problems(self) -> Iterator[str]:
         if not self.queues:
-            yield "queues: give at least one Queue"
+            yield "queues: use at least one Queue"
             return
         names = [queue.name for queue in self.all_queues()]
         for name in sorted({name for name in names if names.count(name) > 1}):
@@ -220,9 +218,9 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
             if next_name is not None and next_name not in queue_names:
                 yield f"queue {queue.name!r}: its next queue {next_name!r} is not a queue of this flow"
         if self.layout is Layout.CLASSIC and any(queue.declared.priorities > 1 for queue in self.all_queues()):
-            yield "the classic layout has one priority; give layout='priority'"
+            yield "the classic layout has one priority; use layout='priority'"
         if not _is_number(self.key_life) or not 1 <= self.key_life <= 366 * 86_400:
-            yield f"key_life: {self.key_life!r} given; give 1 s to a year, or a timedelta"
+            yield f"key_life: got {self.key_life!r}; use 1 s to a year, or a timedelta"
         for queue in self.queues:
             if queue.name == self.name and {child.name for child in queue.children} & set(self.lookup_attributes):
                 yield (
@@ -230,7 +228,7 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
                     " attribute; rename one of them"
                 )
         if self.hash_tag is not None and not _is_tag(self.hash_tag):
-            yield f"hash_tag: {self.hash_tag!r} given; give a short text without braces"
+            yield f"hash_tag: got {self.hash_tag!r}; use a short text without braces"
 
     def all_queues(self) -> Iterator[FlowQueue]:
         """Yield every queue, each parent followed by its children."""
@@ -274,20 +272,20 @@ def _read_seconds(options: msgspec.Struct, field: str) -> None:
 def _read_queues(options: msgspec.Struct, field: str, owner: str) -> None:
     value: object = getattr(options, field)
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{owner}: {field}: {a_type(value)} given; give a list of Queue")
+        raise ConfigurationError(f"{owner}: {field}: got {a_type(value)}; use a list of Queue")
     queues = tuple(value)
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise ConfigurationError(f"{owner}: {field}: the list contains {queue!r}; give Queue(…)")
+            raise ConfigurationError(f"{owner}: {field}: the list contains {queue!r}; use Queue(…)")
     msgspec.structs.force_setattr(options, field, queues)
 
 
 def _map_problems(field: str, value: object, kind: type, expected: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         if not all(isinstance(flow, str) and type(item) is kind for flow, item in value.items()):
-            yield f"{field}: {value!r} given; give a map from a flow's name to {expected}"
+            yield f"{field}: got {value!r}; use a map from a flow's name to {expected}"
     elif type(value) is not kind and not (field == "next_queue" and value is None):
-        yield f"{field}: {value!r} given; give {expected}, or a map from a flow's name to one"
+        yield f"{field}: got {value!r}; use {expected}, or a map from a flow's name to one"
 
 
 def _check_name(field: str, value: Any, limit: int) -> None:
@@ -303,7 +301,7 @@ def _check_name(field: str, value: Any, limit: int) -> None:
 
 def _read_names(field: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{field}: {a_type(value)} given; give a list of names")
+        raise ConfigurationError(f"{field}: got {a_type(value)}; use a list of names")
     names = tuple(value)
     for name in names:
         _check_name(field, name, 512)

@@ -137,7 +137,7 @@ def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:
             _check(handler_object := handler(function))
             return handler_object
     raise ConfigurationError(
-        f"handler: {function!r} given; give an async function of (ctx, record), or an object with an async handle"
+        f"handler: got {function!r}; use an async function of (ctx, record), or an object with an async handle"
     )
 
 
@@ -237,7 +237,7 @@ def not_a_function_reason(function: object) -> str | None:
     if isinstance(inner, type):
         return (
             f"{inner.__qualname__} is a class, and calling it only creates an object: write a def that creates one, or"
-            " give a method of an object"
+            " use a method of an object"
         )
     inner = innermost_function(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):

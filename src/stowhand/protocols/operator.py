@@ -107,7 +107,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
             except ValueError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
             if not 0 <= age <= MAX_DURATION_SECONDS:
-                raise ConfigurationError(f"{name}: {duration!r} given; give 0 s to 100 years, or None")
+                raise ConfigurationError(f"{name}: got {duration!r}; use 0 s to 100 years, or None")
             msgspec.structs.force_setattr(self, name, age)
 
 

@@ -108,13 +108,13 @@ class Seconds(Option, frozen=True):
             value = seconds(value)
         require_type(value, int | float, "seconds, a timedelta, or a phrase such as '30s'")
         if self.minimum == 0 and not value >= 0:  # true of nan, too
-            raise ValueError(f"{value!r} given, must not be negative")
+            raise ValueError(f"got {value!r}, must not be negative")
         if self.minimum != 0 and not value > 0:
-            raise ValueError(f"{value!r} given, must be more than 0")
+            raise ValueError(f"got {value!r}, must be more than 0")
         if self.minimum is not None and value < self.minimum:
-            raise ValueError(f"{value!r} given, must be at least {self.minimum:g} s")
+            raise ValueError(f"got {value!r}, must be at least {self.minimum:g} s")
         if value > MAX_DURATION_SECONDS:
-            raise ValueError(f"{reprlib.repr(value)} given, the limit is 100 years")
+            raise ValueError(f"got {reprlib.repr(value)}, the limit is 100 years")
         return value
 
     def parse(self, text: str) -> Any:
@@ -126,7 +126,7 @@ class Seconds(Option, frozen=True):
             # For retention, users may write 0 to mean "forever", but it would delete at once.
             word = f", or {self.none}" if self.none else ""
             plain = f"; a plain number is {self.unit}" if self.unit != "s" else ""
-            raise ValueError(f"{text.strip()} given, must be at least {least:g} s{word}{plain}")
+            raise ValueError(f"got {text.strip()}, must be at least {least:g} s{word}{plain}")
         return value
 
     def say(self, value: float | None) -> str:
@@ -143,7 +143,7 @@ class IntegerOption(Option, frozen=True):
     def read(self, value: Any) -> Any:
         require_type(value, int, "a whole number")
         if not self.minimum <= value <= self.maximum:
-            raise ValueError(f"{reprlib.repr(value)} given, must be from {self.minimum} to {self.maximum}")
+            raise ValueError(f"got {reprlib.repr(value)}, must be from {self.minimum} to {self.maximum}")
         return value
 
     def parse(self, text: str) -> Any:
@@ -166,7 +166,7 @@ class Size(Option, frozen=True):
         require_type(value, int, "bytes, or a phrase such as '512MB' or '1GiB'")
         if value < self.minimum:
             raise ValueError(
-                f"{value} bytes given, must be at least {format_size(self.minimum)}; write for example 512MB"
+                f"got {value} bytes, must be at least {format_size(self.minimum)}; write for example 512MB"
             )
         return value
 
@@ -187,7 +187,7 @@ class Switch(Option, frozen=True):
     def parse(self, text: str) -> bool:
         word = text.strip().lower()
         if word not in _BOOLEANS:
-            raise ValueError(f"{text!r} given, must be true or false")
+            raise ValueError(f"got {text!r}, must be true or false")
         return _BOOLEANS[word] is not self.negated
 
     def say(self, value: bool) -> str:
@@ -295,7 +295,7 @@ def parse_word(value: str, words: Iterable[str]) -> str:
     for word in allowed:
         if word.lower() == value.strip().lower():
             return word
-    raise ValueError(f"{value!r} given, must be one of {', '.join(allowed)}{hint(value, allowed)}")
+    raise ValueError(f"got {value!r}, must be one of {', '.join(allowed)}{hint(value, allowed)}")
 
 
 def parse_integer(value: str) -> int:
@@ -309,7 +309,7 @@ def require_type(value: object, kinds: Any, words: str) -> None:
     """Raise ValueError for a value of another type."""
     # bool is a subclass of int, but True is not a number here.
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise ValueError(f"{a_type(value)} given; give {words}")
+        raise ValueError(f"got {a_type(value)}; use {words}")
 
 
 LOOK_AHEAD_SECONDS = 0.25
@@ -560,6 +560,6 @@ def heartbeat_problem(beat: float, lease: float, name: str) -> str | None:
     if beat * 3 <= lease * 1.000001:  # three times 0.1 is more than 0.3
         return None
     return (
-        f"heartbeat_interval: {beat:g} s given; {name} ({lease:g} s) must last at least three beats: "
+        f"heartbeat_interval: got {beat:g} s; {name} ({lease:g} s) must last at least three beats: "
         f"3 x {beat:g} s = {3 * beat:g} s"
     )

@@ -356,11 +356,11 @@ def check_arguments(store: object, options: object, kind: type[msgspec.Struct]) 
     """Check the arguments of a worker or a resetter. Raises ConfigurationError."""
     if isinstance(store, type) or not callable(getattr(store, "claim", None)):
         raise ConfigurationError(
-            f"store: {reprlib.repr(store)} given; give a store: open_store(url), or a TableStore(url, TableOptions(…))"
+            f"store: got {reprlib.repr(store)}; use a store: open_store(url), or a TableStore(url, TableOptions(…))"
         )
     check_store(store, Store, "store")
     if options is not None and not isinstance(options, kind):
-        raise ConfigurationError(f"options: {a_type(options)} given; give {kind.__qualname__}(…)")
+        raise ConfigurationError(f"options: got {a_type(options)}; use {kind.__qualname__}(…)")
 
 
 def check_store(store: object, protocol: type, option: str) -> None:
@@ -412,7 +412,7 @@ def pool_refusal(option: str, size: int) -> str | None:
         return None
     return (
         f"{option}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming, settling, listening, heartbeats and"
-        f" enqueueing, and tasks need at least 1: {RESERVED_CONNECTIONS} + 1 = {least}; give {least} or more"
+        f" enqueueing, and tasks need at least 1: {RESERVED_CONNECTIONS} + 1 = {least}; use {least} or more"
     )
 
 
@@ -425,7 +425,7 @@ def pool_shortage(option: str, size: int, slots: int) -> str | None:
         f"{option}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker reserves are"
         f" {slots} + {RESERVED_CONNECTIONS} = {needed}, so tasks have {task_connections} for {slots} jobs. A job that"
         " finds none free waits for at most 5 minutes and is then returned to the queue (attempt not counted);"
-        f" give {needed} or more, or leave it out"
+        f" use {needed} or more, or leave it out"
     )
 
 
@@ -458,7 +458,7 @@ def _with_max_attempts(settlement: Settlement, max_attempts: int) -> Settlement:
 def check_schema_name(text: str) -> str:
     """Return the name if PostgreSQL does not truncate it: it silently truncates at 63 bytes. Raises ValueError."""
     if not text or "\x00" in text or len(text.encode()) > 63:
-        raise ValueError(f"{text!r} is not a schema name; give 1 to 63 bytes")
+        raise ValueError(f"{text!r} is not a schema name; use 1 to 63 bytes")
     return text
 
 

@@ -35,22 +35,22 @@ MANUALLY_FAILED = "Manually marked as failed"
 def validate_id(job_id: int, field: str = "job_id") -> int:
     """Return the id; ``UNKNOWN_JOB_ID`` for a number that no job can have, so that no job is found."""
     if type(job_id) is not int:
-        raise InvalidJob(f"{field}: {a_type(job_id)}; {_how_to_give_id(job_id)}")
+        raise InvalidJob(f"{field}: got {a_type(job_id)}; {_id_advice(job_id)}")
     return job_id if 0 < job_id < 2**63 else UNKNOWN_JOB_ID
 
 
-def _how_to_give_id(value: object) -> str:
+def _id_advice(value: object) -> str:
     if isinstance(value, str) and value.isdecimal():
-        return f"give a number: int({value!r})"
+        return f"use a number: int({value!r})"
     if isinstance(getattr(value, "id", None), int):  # a handle, or a job
-        return "give its id: job.id"
-    return "give a whole number"
+        return "use its id: job.id"
+    return "use a whole number"
 
 
 def validate_key(key: str) -> str:
     """Return the key; the empty key, which no job has, for a text that no store can keep."""
     if not isinstance(key, str):
-        raise InvalidJob(f"key: {a_type(key)}; give a string")
+        raise InvalidJob(f"key: got {a_type(key)}; use a string")
     return key if is_storable(key) else ""
 
 
@@ -59,14 +59,14 @@ def validate_step(since: datetime, until: datetime, step: float) -> int:
     _check_time("since", since)
     _check_time("until", until)
     if not (step >= MINUTE_SECONDS and step % MINUTE_SECONDS == 0):
-        raise InvalidJob(f"step: {step:g} s; throughput is kept by the minute: give 60 or a multiple of it")
+        raise InvalidJob(f"step: {step:g} s; throughput is kept by the minute: use 60 or a multiple of it")
     return int(step)
 
 
 def validate_filter(job_filter: JobFilter) -> JobFilter:
     """Return the filter. Names that no store can keep are replaced by empty ones, which match nothing."""
     if not isinstance(job_filter, JobFilter):
-        raise InvalidJob(f"{a_type(job_filter)} is not a filter; give a JobFilter, as in JobFilter(states=('failed',))")
+        raise InvalidJob(f"{a_type(job_filter)} is not a filter; use a JobFilter, as in JobFilter(states=('failed',))")
     job_filter = msgspec.structs.replace(job_filter, states=_read_states(job_filter.states))
     _check_times(job_filter)
     names = {
@@ -84,15 +84,15 @@ def validate_filter(job_filter: JobFilter) -> JobFilter:
 def validate_search(search: Search) -> Search | None:
     """Return the search; ``None`` if it cannot match anything, because no store can keep one of its texts."""
     if not isinstance(search, Search):
-        raise InvalidJob(f"{a_type(search)} is not a search; give a Search, as in Search(states=('failed',))")
+        raise InvalidJob(f"{a_type(search)} is not a search; use a Search, as in Search(states=('failed',))")
     if not 1 <= search.limit <= MAX_SEARCH_RESULTS:
-        raise InvalidJob(f"limit: {search.limit}; give 1 to {MAX_SEARCH_RESULTS}")
+        raise InvalidJob(f"limit: {search.limit}; use 1 to {MAX_SEARCH_RESULTS}")
     search = msgspec.structs.replace(search, states=_read_states(search.states))
     _check_times(search)
     for field, max_length in MAX_SEARCH_TEXT_LENGTHS.items():
         text = _read_name(field, getattr(search, field))
         if text is not None and len(text) > max_length:
-            raise InvalidJob(f"{field}: {len(text)} characters; give at most {max_length}")
+            raise InvalidJob(f"{field}: {len(text)} characters; use at most {max_length}")
         if text is not None and not is_storable(text):
             return None
     parse_position(search)
@@ -118,14 +118,14 @@ def _check_times(search: JobFilter | Search) -> None:
 
 def _check_time(field: str, time: object) -> None:
     if not isinstance(time, datetime):
-        raise InvalidJob(f"{field}: {a_type(time)}; give a datetime: datetime.now(UTC) - timedelta(hours=2)")
+        raise InvalidJob(f"{field}: got {a_type(time)}; use a datetime: datetime.now(UTC) - timedelta(hours=2)")
     if time.tzinfo is None:
-        raise InvalidJob(f"{field}: {time} has no time zone; give for example datetime.now(UTC)")
+        raise InvalidJob(f"{field}: {time} has no time zone; use for example datetime.now(UTC)")
 
 
 def _read_name(field: str, name: object) -> str | None:
     if name is not None and not isinstance(name, str):
-        raise InvalidJob(f"{field}: {a_type(name)}; give a text")
+        raise InvalidJob(f"{field}: got {a_type(name)}; use a text")
     return name
 
 
@@ -146,20 +146,20 @@ def validate_workers(workers: Iterable[str]) -> list[str]:
     names = list(workers)
     for name in names:
         if not isinstance(name, str):
-            raise InvalidJob(f"workers: the list contains {a_type(name)}; give names")
+            raise InvalidJob(f"workers: the list contains {a_type(name)}; use names")
     return [name for name in names if is_storable(name)]
 
 
 def _refuse_text(field: str, value: object, instead: str) -> None:
     # A string is iterable too, but each of its letters would become an element.
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise InvalidJob(f"{field}: {a_type(value)}; give {instead}")
+        raise InvalidJob(f"{field}: got {a_type(value)}; use {instead}")
 
 
 def validate_reschedule(to: Reschedule) -> Reschedule:
     """Return the changes, if a job may have these values."""
     if not isinstance(to, Reschedule):
-        raise InvalidJob(f"to: {a_type(to)}; give a Reschedule")
+        raise InvalidJob(f"to: got {a_type(to)}; use a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
     if to.queue is not None:
         limits.check_queue("queue", to.queue)
@@ -171,7 +171,7 @@ def validate_reason(reason: str | None) -> str:
     if reason is None:
         return MANUALLY_FAILED
     if not isinstance(reason, str):
-        raise InvalidJob(f"reason: {a_type(reason)}; give a text")
+        raise InvalidJob(f"reason: got {a_type(reason)}; use a text")
     return clean(reason)
 
 
@@ -194,7 +194,7 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
     name = validate_identifier(tick.identifier)
     at: object = tick.at
     if not isinstance(at, datetime) or at.utcoffset() is None or at.second or at.microsecond:
-        raise InvalidJob(f"{name}: a tick at {at}; give a whole minute with a time zone")
+        raise InvalidJob(f"{name}: a tick at {at}; use a whole minute with a time zone")
     if at < oldest:
         raise InvalidJob(
             f"{name}: a tick at {at.isoformat()} is older than {LEDGER_DAYS} days, for which the ledger keeps ticks:"
@@ -206,7 +206,7 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
 
 def _check_spec(identifier: str, spec: str) -> str:
     if not isinstance(spec, str):
-        raise InvalidJob(f"{identifier}: its spec is {a_type(spec)}; give a text")
+        raise InvalidJob(f"{identifier}: its spec is {a_type(spec)}; use a text")
     if not is_storable(spec):
         raise InvalidJob(f"{identifier}: its spec contains NUL or a lone surrogate, which some stores cannot keep")
     return spec

@@ -33,8 +33,8 @@ from stowhand.tasks.task_list import TaskList, read_task_list
 
 MIN_LIKELY_MILLISECONDS = 500
 """A poll interval of at least this plain number is probably in milliseconds."""
-NO_STORE = "no store is given; give connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
-NO_TASKS = "no tasks are given; give task_list or task_directory"
+NO_STORE = "no store is given; use connection_string or pg_pool, or set DATABASE_URL or PGDATABASE"
+NO_TASKS = "no tasks are given; use task_list or task_directory"
 
 
 def _check_path(path: str | PathLike[str]) -> str | PathLike[str]:
@@ -177,8 +177,7 @@ def _read_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     poll = options.get("poll_interval")
     if isinstance(poll, int | float) and MIN_LIKELY_MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(
-            f"poll_interval: {poll} given, but the unit is seconds; for milliseconds give {poll / 1000:g}, or a"
-            " timedelta"
+            f"poll_interval: got {poll}, but the unit is seconds; for milliseconds use {poll / 1000:g}, or a timedelta"
         )
     return valid, problems
 
@@ -197,7 +196,7 @@ def _one_of(options: Mapping[str, Any], names: Sequence[str], subject: str, prob
     """Return the option of these names that is set. More than one is a mistake."""
     set_names = [name for name in names if options.get(name) is not None]
     if len(set_names) > 1:
-        problems.append(f"{' and '.join(set_names)} are both given: give one of them to name {subject}")
+        problems.append(f"{' and '.join(set_names)} are both given: use one of them to name {subject}")
     return set_names[0] if set_names else None
 
 
@@ -216,7 +215,7 @@ def _store(
         url = store_url(valid["connection_string"]) if source is not None else _from_environment()
         size = store_options.pool_size
         if has_worker and url.startswith("postgresql:") and size is not None:
-            refusal = pool_refusal(f"max_pool_size: {size} given", size)
+            refusal = pool_refusal(f"max_pool_size: got {size}", size)
             if refusal is not None:
                 problems.append(refusal)
         return traced(open_store(url, store_options), traces)

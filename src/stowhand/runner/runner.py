@@ -204,7 +204,7 @@ class Signals:
     def install(self) -> None:
         """Handle signals. Raises ConfigurationError outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
-            raise ConfigurationError("only the main thread receives signals; give no_handle_signals=True")
+            raise ConfigurationError("only the main thread receives signals; use no_handle_signals=True")
         numbers = [signal.SIGTERM, signal.SIGINT]
         if has_terminal():  # without a terminal, a HUP asks the program to reload its configuration
             numbers.append(signal.SIGHUP)

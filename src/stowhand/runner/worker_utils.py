@@ -45,7 +45,7 @@ async def quick_add_job(
 async def _open(caller: str, options: object) -> WorkerUtils:
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"{caller}: {a_type(options)} given first; give options first, as in {{'connection_string': …}}"
+            f"{caller}: got {a_type(options)} first; pass options first, as in {{'connection_string': …}}"
         )
     store = find_store(caller, options)
     try:
@@ -80,7 +80,7 @@ class WorkerUtils:
         ``job_key_preserve_run_at``: keyed jobs without a ``job_key_mode`` keep the run time of the replaced job.
         """
         if isinstance(specs, str | bytes | Mapping) or not isinstance(specs, Iterable):
-            raise InvalidJob(f"specs: {a_type(specs)} given; give a list of dicts or of NewJobs")
+            raise InvalidJob(f"specs: got {a_type(specs)}; use a list of dicts or of NewJobs")
         mode = KeyMode.PRESERVE_RUN_AT if job_key_preserve_run_at else None
         jobs = [self._read_numbered(number, spec, mode) for number, spec in enumerate(specs, 1)]
         return await self._store.jobs.add_jobs(jobs)
@@ -151,7 +151,7 @@ class WorkerUtils:
 
     def _read_spec(self, spec: JobSpec, mode: KeyMode | None) -> NewJob:
         if not isinstance(spec, Mapping):
-            raise InvalidJob(f"{a_type(spec)} given; give a dict with identifier and payload, or a NewJob")
+            raise InvalidJob(f"got {a_type(spec)}; use a dict with identifier and payload, or a NewJob")
         options: dict[str, Any] = dict(spec)
         identifier, payload = options.pop("identifier", None), options.pop("payload", None)
         if identifier is None:

@@ -161,11 +161,11 @@ def is_routine(value: object) -> bool:
 
 def _check(routines: tuple[Routine, ...]) -> None:
     if not routines:
-        raise ConfigurationError("run_all: give at least one worker, resetter, or other routine")
+        raise ConfigurationError("run_all: use at least one worker, resetter, or other routine")
     for routine in routines:
         if not is_routine(routine):
             raise ConfigurationError(
-                f"run_all: {routine!r} is not a routine; give workers, resetters, or objects with `async run()` and "
+                f"run_all: {routine!r} is not a routine; use workers, resetters, or objects with `async run()` and "
                 "`stop(*, now=False)`"
             )
     if len({id(routine) for routine in routines}) < len(routines):
@@ -178,7 +178,7 @@ def _read(grace: Duration) -> float:
     except ValueError:
         max_seconds = math.nan
     if not max_seconds >= 0:
-        raise ConfigurationError(f"run_all: a grace of {grace!r}; give seconds, not negative, a timedelta or a phrase")
+        raise ConfigurationError(f"run_all: grace: got {grace!r}; use seconds, not negative, a timedelta or a phrase")
     return max_seconds
 
 

@@ -53,7 +53,7 @@ class StatusServer:
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             raise ConfigurationError(
                 f"--http {address}: cannot listen there ({getattr(error, 'strerror', None) or error});"
-                " give another port, or 0 for any free one"
+                " use another port, or 0 for any free one"
             ) from None
         self.port: int = self._server.server_address[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

@@ -134,7 +134,7 @@ def _check_lent(url: str) -> str:
         is_valid = False
     else:
         if "@" in parts.netloc:
-            raise ConfigurationError("A lent store's URL has no user and no token: give the token as STOWHAND_TOKEN.")
+            raise ConfigurationError("A lent store's URL has no user and no token: use the token as STOWHAND_TOKEN.")
     if not is_valid:
         raise ConfigurationError("The URL of a lent store cannot be read. It looks like https://host:port")
     return url
@@ -178,7 +178,7 @@ def _ssl_mode(value: str) -> str:
         return "require"
     if value.lower() in _FALSE_WORDS:
         return "disable"
-    raise ConfigurationError(f"ssl={value}: give ssl=true, ssl=false, or one of libpq's modes as sslmode=…")
+    raise ConfigurationError(f"ssl={value}: use ssl=true, ssl=false, or one of libpq's modes as sslmode=…")
 
 
 def _from_libpq(text: str) -> str:

@@ -56,7 +56,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
     """Import every file of a folder that is a task. Raises ConfigurationError."""
     folder = Path(root)
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder of tasks; create it, or give another with --tasks")
+        raise ConfigurationError(f"{folder}: no such folder of tasks; create it, or name another with --tasks")
     folder = folder.resolve()
     skipped_files: list[str] = []
     if (reason := _make_importable(folder.parent)) is not None:

@@ -84,7 +84,7 @@ class HandledJobs:
             case int() if not isinstance(job, bool):
                 handle = await self.find(job, None)
             case _:
-                raise Misuse(f"app.gather: {a_type(job)}; give handles, jobs or ids, as enqueue calls return them")
+                raise Misuse(f"app.gather: got {a_type(job)}; use handles, jobs or ids, as enqueue calls return them")
         return await handle.result(timeout)
 
     def handle_of(self, job: Job, task: TaskDefinition | None = None, *, is_open: bool = False) -> JobHandle[Any]:

@@ -27,11 +27,11 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
     path = path or default
     if module_name.endswith(".py") or "/" in module_name:
         name = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
-        raise ConfigurationError(f"{where!r}: give a module, not a file; did you mean '{name}:{path}'?")
+        raise ConfigurationError(f"{where!r}: use a module, not a file; did you mean '{name}:{path}'?")
     if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         if module_name and path.endswith(")"):
             raise ConfigurationError(
-                f"{where!r}: a call is not allowed; write app = {path} in {module_name}, and give {module_name}:app"
+                f"{where!r}: a call is not allowed; write app = {path} in {module_name}, and use {module_name}:app"
             )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app")
     value: object = _import(module_name, where, names_attribute=True)
@@ -54,7 +54,7 @@ def read_modules(modules: Iterable[str], option: str = "include") -> tuple[str, 
     """Check names of modules; ``package.*`` means all modules of a package. Raises ConfigurationError."""
     value: object = modules
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{option}: {a_type(value)} given; give a list: ['shop.tasks']")
+        raise ConfigurationError(f"{option}: got {a_type(value)}; use a list: ['shop.tasks']")
     names: tuple[object, ...] = tuple(value)
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.removesuffix(".*").split(".")):

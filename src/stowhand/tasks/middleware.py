@@ -66,11 +66,11 @@ def read_middleware(thread: AroundThread | None, middleware: object, on_enqueue:
 
 def _read(option: str, functions: object) -> tuple[Any, ...]:
     if not isinstance(functions, Iterable) or isinstance(functions, str | bytes):
-        raise ConfigurationError(f"App: {option}: {a_type(functions)}; give a list of functions, {option}=[…]")
+        raise ConfigurationError(f"App: {option}: got {a_type(functions)}; use a list of functions, {option}=[…]")
     checked = tuple(functions)
     for function in checked:
         if not callable(function):
-            raise ConfigurationError(f"App: {option}: {a_type(function)} in the list; give functions only")
+            raise ConfigurationError(f"App: {option}: {a_type(function)} in the list; use functions only")
     return checked
 
 

@@ -44,7 +44,7 @@ class OnFailure:
         if definition.unique is not None or template.key is not None or template.expires is not None:
             raise ConfigurationError(
                 f"on_failure={self.name!r}: its jobs have keys, or expire, so some failures would go unreported;"
-                " give another task"
+                " use another task"
             )
         for sample in SAMPLE_PAYLOADS:
             try:
@@ -67,6 +67,6 @@ def read_on_failure(task: object) -> OnFailure | None:
         on_failure.declare(task.definition, task.template)
         return on_failure
     if not isinstance(task, str):
-        raise ConfigurationError(f"on_failure={a_type(task)}; give a task declared with @app.task, or a task's name")
+        raise ConfigurationError(f"on_failure={a_type(task)}; use a task declared with @app.task, or a task's name")
     limits.check_new_task("on_failure", task)
     return OnFailure(task)

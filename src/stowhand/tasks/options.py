@@ -69,7 +69,7 @@ def read_spec(spec: TaskSpec) -> EnqueueOptions:
         if value is None:
             continue
         if field in options:
-            raise InvalidJob(f"{field} and {name}: one option under two names; give one of them")
+            raise InvalidJob(f"{field} and {name}: one option under two names; use one of them")
         options[field] = value
     return cast("EnqueueOptions", options)
 
@@ -90,5 +90,5 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
         changes["expires"] = limits.read_delay(changes["expires"], "expires")
     changed = limits.check_options(msgspec.structs.replace(job, **changes))
     if changed.key is None and "key_mode" in options:
-        raise InvalidJob("key_mode: has no effect without a key; give a key too")
+        raise InvalidJob("key_mode: has no effect without a key; use a key too")
     return changed

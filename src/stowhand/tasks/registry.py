@@ -133,7 +133,7 @@ class Registry:
         if existing is not None and not _is_redeclaration(existing, definition):
             raise DuplicateTask(
                 f"two tasks are named {definition.name!r}: {existing.origin} and {definition.origin};"
-                " give one of them another name"
+                " rename one of them"
             )
         self._link_on_failure(definition)
         self._definitions[definition.name] = definition
@@ -290,7 +290,7 @@ def define(
 
     """
     if not callable(function):
-        raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
+        raise ConfigurationError(f"a task is a function; got {a_type(function)}")
     task_name = name if name is not None else _own_name(function)
     try:
         return _read_definition(function, task_name, options, positional=positional, built_in=built_in)
@@ -310,7 +310,7 @@ def _read_definition(
     job_options = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
     for option in _STATIC_OPTIONS:
         if callable(job_options.get(option)):
-            raise ConfigurationError(f"{option}: a function; give text. {_dynamic_example(option, function)}")
+            raise ConfigurationError(f"{option}: got a function; use text. {_dynamic_example(option, function)}")
     template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), job_options)
     mismatch = _read_choice("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
@@ -318,7 +318,7 @@ def _read_definition(
         _refuse_pattern(option, getattr(template, option), function, shape)
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
-        raise ConfigurationError("unique computes the keys of the jobs; give key or unique, not both")
+        raise ConfigurationError("unique computes the keys of the jobs; use key or unique, not both")
     is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
@@ -375,7 +375,7 @@ def _own_name(function: Callable[..., Any]) -> str:
         return name
     kind = type(function)
     kind_name = {FunctionType: "lambda", functools.partial: "functools.partial"}.get(kind, kind.__qualname__)
-    raise ConfigurationError(f"a {kind_name} has no name; write a def, or give a name: app.task(name='…')(…)")
+    raise ConfigurationError(f"a {kind_name} has no name; write a def, or use a name: app.task(name='…')(…)")
 
 
 def _refuse_method(function: Callable[..., Any]) -> None:

@@ -124,7 +124,7 @@ def resource(factory: Any, /) -> Any:
     """
     if not callable(factory):
         is_opened = any(hasattr(type(factory), name) for name in ("__enter__", "__aenter__"))
-        hint = "give the function that opens it, without calling it" if is_opened else "give a function that opens it"
+        hint = "use the function that opens it, without calling it" if is_opened else "use a function that opens it"
         raise ConfigurationError(f"resource: {a_type(factory)} is not a function; {hint}")
     return Resource(factory)
 

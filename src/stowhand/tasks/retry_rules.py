@@ -56,18 +56,16 @@ def _read(option: str, types: object) -> Types:
     kinds = tuple(types) if isinstance(types, Iterable) and not isinstance(types, str | bytes) else (types,)
     for kind in kinds:
         if not isinstance(kind, type):
-            raise ConfigurationError(
-                f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE_TYPES}"
-            )
+            raise ConfigurationError(f"{option}: got {a_type(kind)} ({kind!r}); use exception types: {_EXAMPLE_TYPES}")
         if not issubclass(kind, BaseException):
             raise ConfigurationError(
-                f"{option}: {kind.__qualname__} is not an exception type; give for example {_EXAMPLE_TYPES}"
+                f"{option}: {kind.__qualname__} is not an exception type; use for example {_EXAMPLE_TYPES}"
             )
         if issubclass(kind, RaisableOutcome):
             raise ConfigurationError(f"{option}: {kind.__qualname__} is an outcome, not an error; leave it out")
     if not kinds:
         advice = "to retry nothing, write max_attempts=1" if option == "retry_on" else "leave it out"
-        raise ConfigurationError(f"{option}: no exception type given; {advice}, or give some: {_EXAMPLE_TYPES}")
+        raise ConfigurationError(f"{option}: no exception type; {advice}, or use some: {_EXAMPLE_TYPES}")
     return kinds
 
 

@@ -387,9 +387,9 @@ def _context_hint(parameters: list[Parameter]) -> str:
 def _remedy(name: str, loss: TypeLoss) -> str:
     kind = type(loss.value)
     if issubclass(kind, dict):
-        return f"give {loss.decoded_type}"
+        return f"use {loss.decoded_type}"
     if loss.path:
-        return f"annotate {name!r} with a type that has it, or give {loss.decoded_type}"
+        return f"annotate {name!r} with a type that has it, or pass {loss.decoded_type}"
     return f"annotate `{name}: {f'dict[{kind.__qualname__}, …]' if loss.is_key else kind.__qualname__}`"
 
 

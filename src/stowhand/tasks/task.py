@@ -268,7 +268,7 @@ def job_of(task: object, app: TaskProducer | None, call: str, args: Sequence[Any
     """
     if isinstance(task, NewJob):
         if args or kwargs:
-            raise InvalidJob(f"{call}: a NewJob has its payload already; give arguments to a task only")
+            raise InvalidJob(f"{call}: a NewJob has its payload already; use arguments to a task only")
         return task
     return read_task(task, app, call).new_job(*args, **kwargs)
 
@@ -278,7 +278,7 @@ def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTa
     if not isinstance(task, ConfiguredTask):
         description = repr(task[:MAX_NAME_CHARACTERS]) if isinstance(task, str) else a_type(task)
         raise InvalidJob(
-            f"{call}: {description} is not a task; give a task declared with @app.task, or a NewJob;"
+            f"{call}: {description} is not a task; use a task declared with @app.task, or a NewJob;"
             " to enqueue by a task's name write app.add_job(name, payload)"
         )
     if app is not None:

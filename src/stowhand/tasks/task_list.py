@@ -18,7 +18,7 @@ TaskList = Mapping[str, Callable[..., Any]]
 def read_task_list(tasks: object) -> Registry:
     """Return a registry of these tasks under the names of the dict. Raises ConfigurationError."""
     if not isinstance(tasks, Mapping) or not tasks:
-        raise ConfigurationError("task_list: give functions by name, as in {'hello': hello}")
+        raise ConfigurationError("task_list: use functions by name, as in {'hello': hello}")
     registry = Registry()
     for name, task in tasks.items():
         registry.add(_definition(name, task))

@@ -46,7 +46,7 @@ class Uniqueness:
     def refuse_key(self, job: NewJob) -> None:
         """Raise InvalidJob for a key that ``unique`` of this task has not computed."""
         if job.key is not None and not (job.key_mode is KeyMode.UNIQUE and job.key.startswith(_prefix(job))):
-            raise InvalidJob(f"key: unique computes the keys of task {job.task!r}; give key or unique, not both")
+            raise InvalidJob(f"key: unique computes the keys of task {job.task!r}; use key or unique, not both")
 
     def with_key(self, job: NewJob) -> NewJob:
         """Return the job with the key of its payload. Raises InvalidJob."""
@@ -94,14 +94,14 @@ def read_unique(unique: object, period: object, shape: Shape) -> Uniqueness | No
     period_seconds = limits.read_positive(period, "unique_period")
     if unique is None:
         if period_seconds is not None:
-            raise ConfigurationError("unique_period has no effect without unique; give unique too")
+            raise ConfigurationError("unique_period has no effect without unique; use unique too")
         return None
     if isinstance(unique, str) and unique == _ALL_ARGUMENTS:
         _refuse_defaults(shape)
         return Uniqueness(shape, period_seconds)
     if not callable(unique):
         description = f"{unique!r}{suggest(unique, (_ALL_ARGUMENTS,))}" if isinstance(unique, str) else a_type(unique)
-        raise ConfigurationError(f"unique={description}; give 'arguments', or a function of some of them")
+        raise ConfigurationError(f"unique={description}; use 'arguments', or a function of some of them")
     return Uniqueness(shape, period_seconds, unique, _argument_names(unique, shape))
 
 
@@ -112,7 +112,7 @@ def _refuse_defaults(shape: Shape) -> None:
                 None if parameter.default is ABSENT else parameter.default, what=f"the default of {parameter.name!r}"
             )
         except InvalidJob as error:
-            raise ConfigurationError(f"unique='arguments': {error}; give a function instead") from None
+            raise ConfigurationError(f"unique='arguments': {error}; use a function instead") from None
 
 
 def _argument_names(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class FakeClock:
         """
         span = in_seconds(seconds)
         if span < 0:
-            raise ValueError(f"advance({seconds}): time does not go back; give 0 or more")
+            raise ValueError(f"advance({seconds}): time does not go back; use 0 or more")
         target = self._elapsed + span
         await self.settle()
         while self._timers and self._timers[0][0] <= target:

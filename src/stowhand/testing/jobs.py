@@ -161,7 +161,7 @@ class Jobs:
 
     async def _advanced(self, span: Duration, limit: int) -> DrainResult:
         if (span_seconds := seconds(span)) < 0:
-            raise ValueError(f"advance({span!r}): time does not go back; give 0 or more")
+            raise ValueError(f"advance({span!r}): time does not go back; use 0 or more")
         target = self.now + timedelta(seconds=span_seconds)
         self._recurring.follow(self.now)
         async with aclosing(_DrainCall(self.app, self._clock, limit)) as call:
@@ -223,7 +223,7 @@ class Jobs:
         value: object = task
         if not isinstance(value, str | ConfiguredTask):
             raise InvalidJob(
-                f"assert_enqueued: {a_type(value)} is not a task; give a task declared with @app.task, or its name"
+                f"assert_enqueued: {a_type(value)} is not a task; use a task declared with @app.task, or its name"
             )
         if isinstance(task, ConfiguredTask):
             refuse_foreign(task, self.app, "assert_enqueued")

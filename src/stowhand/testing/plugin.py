@@ -104,7 +104,7 @@ def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
         if mark.args or set(mark.kwargs) - {"store", "now"}:
             fail_test(f"{node.nodeid}: {_format_mark(mark)}: write {MARKER_HELP.partition(':')[0]}")
     if store not in STORES:
-        fail_test(f"{node.nodeid}: stowhand(store={store!r}): unknown store; give {', '.join(STORES)}")
+        fail_test(f"{node.nodeid}: stowhand(store={store!r}): unknown store; use {', '.join(STORES)}")
     times = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
     return store, _read_time(node, times[0]) if times else None
 
@@ -121,7 +121,7 @@ def _read_time(node: pytest.Item, value: object) -> datetime:
     try:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        fail_test(f"{node.nodeid}: stowhand(now={value!r}): give a datetime, or a text such as '2030-01-01T12:00'")
+        fail_test(f"{node.nodeid}: stowhand(now={value!r}): use a datetime, or a text such as '2030-01-01T12:00'")
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

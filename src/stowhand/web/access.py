@@ -78,7 +78,7 @@ class Access:
             if visitors is not None and not request.is_identified:
                 return self._identify(request, visitors)
             if not request.is_identified:
-                raise forbidden("access denied: no rights configured", "give dashboard(…) the argument rights")
+                raise forbidden("access denied: no rights configured", "pass the argument rights to dashboard(…)")
             _check_form(request)
             return request, None
         except Refused as refused:

@@ -80,7 +80,7 @@ async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -
     when = _when(request)
     priority = _number(request, "priority")
     if when == RunTime() and priority is None:
-        raise InvalidField("Reschedule: give a time (2030-01-31T09:00:00Z, or +5m) or a priority (smaller runs first)")
+        raise InvalidField("Reschedule: use a time (2030-01-31T09:00:00Z, or +5m) or a priority (smaller runs first)")
     changes = Reschedule(run_at=when.run_at, priority=priority)
     return await _change_time(store, ids, changes, when.delay, result_for_failed=ActionResult.DONE)
 
@@ -179,7 +179,7 @@ class ActionPages:
         action = JOB_ACTIONS.get(action_name)
         if action is None:
             raise InvalidField(
-                f"unknown action {action_name!r}; use one of {', '.join([*JOB_ACTIONS, *PAUSE_ACTIONS])}"
+                f"unknown action {action_name!r}. Available: {', '.join([*JOB_ACTIONS, *PAUSE_ACTIONS])}"
             )
         has_new_values = any(request.form_value(name).strip() for name in ("when", "priority"))
         if has_new_values and action_name != "reschedule":

@@ -105,7 +105,7 @@ def dashboard(
 
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
-        raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
+        raise ConfigurationError(f"dashboard: prefix: got {prefix!r}; write it like /jobs-admin")
 
     async def identify_visitor(request: HttpRequest) -> Visitor:
         visitor_rights = rights(request)

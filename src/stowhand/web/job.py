@@ -85,7 +85,7 @@ async def show_text(request: Request, reader: Reader) -> Reply:
     if job.payload_text:
         texts |= {"payload": redacted_text(job.payload_text)} | _copies(job, reader)
     if kind not in texts:
-        raise InvalidField(f"as: unknown text {kind!r}; use one of {', '.join(texts)}")
+        raise InvalidField(f"as: unknown text {kind!r}. Available: {', '.join(texts)}")
     return text(200, texts[kind] + "\n")
 
 

@@ -326,7 +326,7 @@ class Fairness:
     def __init__(self, tasks: Tasks) -> None:
         """Raise ConfigurationError without a list of tasks: a worker that claims any task cannot skip one."""
         if tasks is None:
-            raise ConfigurationError("fair: only listed tasks can take turns; give tasks")
+            raise ConfigurationError("fair: only listed tasks can take turns; use tasks")
         self._served: set[str] = set()
         """Tasks served in this round."""
 

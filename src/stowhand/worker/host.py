@@ -239,7 +239,7 @@ def read_timings(environ: Mapping[str, str]) -> Timings:
         raise ConfigurationError(f"{TIMINGS_VARIABLE}: {error}") from None
     for name in timings.__struct_fields__:
         if not 0 <= getattr(timings, name) <= MAX_TIMING_SECONDS:
-            raise ConfigurationError(f"{TIMINGS_VARIABLE}: {name}: give seconds, at most {MAX_TIMING_SECONDS:g}")
+            raise ConfigurationError(f"{TIMINGS_VARIABLE}: {name}: use seconds, at most {MAX_TIMING_SECONDS:g}")
     return timings
 
 

@@ -468,7 +468,7 @@ def test_progress_is_kept_under_the_lease_and_its_proof(lend: Lend, tokens: Path
     rows = {row.id: row for row in rows_of(store)}
     assert (rows[ours].progress, len(str(rows[ours].progress_text)), rows[theirs].progress) == (0.4, 200, None)
     message = client.post("progress", notes=[{"proof": proof(claim), "done": 1.5}]).refused(400, "refused")
-    assert "give a number from 0 to 1" in message
+    assert "use a number from 0 to 1" in message
     ended = {"proof": proof(claim), "settlement": {"state": "completed", "ended": "ok"}}
     assert client.post("settle", batch=[ended]).body == {"verdicts": ["settled"]}
     assert client.post("progress", notes=[{"proof": proof(claim), "done": 0.5}]).body == {"lost": []}

@@ -44,7 +44,7 @@ def test_a_named_tokens_file_must_contain_tokens(lend: Lend) -> None:
 
 def test_a_port_in_use_is_refused(lend: Lend) -> None:
     port = int(lend().url.rpartition(":")[2])
-    with pytest.raises(StowhandError, match="give another port"):
+    with pytest.raises(StowhandError, match="use another port"):
         lend(port=port)
 
 

@@ -88,7 +88,7 @@ def test_a_handler_requeues_counts_and_looks_for_others(place: Place, run: Run) 
             assert await its.exists("completed")
             assert not await its.exists("completed", conditions=Where("path", "=", "a.py"))
             assert await its.count_by_state("queued", State.PROCESSING) == 2
-            with pytest.raises(InvalidJob, match="id: a str given; the key is a whole number: give an int"):
+            with pytest.raises(InvalidJob, match="id: got a str; the key is a whole number: use an int"):
                 await its.requeue("2")
 
     run(main())
@@ -163,7 +163,7 @@ def test_what_is_no_entry_is_refused_before_any_sql(on_sqlite: Place, run: Run) 
     async def main() -> None:
         async with opened(on_sqlite) as store:
             _, its = await attempt(store)
-            with pytest.raises(LogRefused, match="a dict given; give an ExecutionLogEntry"):
+            with pytest.raises(LogRefused, match="got a dict; use an ExecutionLogEntry"):
                 await its.add_execution_log_entry({"key": "x"})  # type: ignore[arg-type]
             naive = AT.replace(tzinfo=None)
             with pytest.raises(LogRefused, match="has no time zone"):

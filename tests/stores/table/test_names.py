@@ -55,14 +55,14 @@ def test_a_bare_name_keeps_its_case_where_the_database_does_not_fold() -> None:
     ],
 )
 def test_sql_in_a_name_is_refused_with_what_to_give(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r'is SQL, not a name; give a name: jobs, app\.jobs, "Jobs"'):
+    with pytest.raises(ConfigurationError, match=r'is SQL, not a name; use a name: jobs, app\.jobs, "Jobs"'):
         read_relation("table_name", text)
 
 
 def test_what_is_no_text_at_all_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="table_name: a NoneType given"):
+    with pytest.raises(ConfigurationError, match="table_name: got a NoneType"):
         read_relation("table_name", None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="table_name: empty; give a name"):
+    with pytest.raises(ConfigurationError, match="table_name: empty; use a name"):
         read_relation("table_name", " ")
     with pytest.raises(ConfigurationError, match="lone surrogate"):
         read_relation("table_name", '"\ud800"')
@@ -131,7 +131,7 @@ def test_every_trouble_with_the_names_is_told_at_once() -> None:
 
 
 def test_marked_sql_is_no_name_of_a_table() -> None:
-    with pytest.raises(ConfigurationError, match="table_name: a Sql given; give a name"):
+    with pytest.raises(ConfigurationError, match="table_name: got a Sql; use a name"):
         read_relation("table_name", sql("jobs"))  # type: ignore[arg-type]
 
 

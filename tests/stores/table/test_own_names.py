@@ -33,7 +33,7 @@ def test_a_key_may_be_text(place: Place, run: Run, key: str) -> None:
             assert (await its.requeue(made.record, 5)).job_id == value
             assert control_of(made).decided is not None
             assert (await store.requeue(made.record)).result is ActionResult.DONE
-            with pytest.raises(InvalidJob, match="id: an int given; the key is "):
+            with pytest.raises(InvalidJob, match="id: got an int; the key is "):
                 await store.requeue(7)
 
     run(main())

@@ -265,16 +265,16 @@ def test_what_is_no_entry_is_shown_to_people_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (KeyType.INTEGER, "7", "a str given; the key is a whole number: give an int"),
-        (KeyType.INTEGER, "x", "a str given; the key is a whole number: give an int"),
-        (KeyType.INTEGER, True, "a bool given"),
-        (KeyType.INTEGER, 7.0, "a float given"),
-        (KeyType.INTEGER, None, "a NoneType given"),
+        (KeyType.INTEGER, "7", "got a str; the key is a whole number: use an int"),
+        (KeyType.INTEGER, "x", "got a str; the key is a whole number: use an int"),
+        (KeyType.INTEGER, True, "got a bool"),
+        (KeyType.INTEGER, 7.0, "got a float"),
+        (KeyType.INTEGER, None, "got a NoneType"),
         (KeyType.INTEGER, 2**63, "beyond 64 bits"),
-        (KeyType.UUID, 7, "an int given; the key is a uuid"),
+        (KeyType.UUID, 7, "got an int; the key is a uuid"),
         (KeyType.UUID, "7", "'7' is not a uuid"),
-        (KeyType.TEXT, 7, "an int given; the key is text"),
-        (KeyType.TEXT, U, "a UUID given; the key is text"),
+        (KeyType.TEXT, 7, "got an int; the key is text"),
+        (KeyType.TEXT, U, "got a UUID; the key is text"),
         (KeyType.TEXT, "a\x00", "contains NUL"),
         (KeyType.TEXT, "\ud800", "lone surrogate"),
     ],
@@ -292,7 +292,7 @@ def test_keys_have_one_spelling() -> None:
 
 def test_states_are_given_and_are_states() -> None:
     assert read_states(["queued", "queued", "errored"]) == ("queued", "errored")
-    with pytest.raises(ConfigurationError, match="states: none given; give at least one of queued"):
+    with pytest.raises(ConfigurationError, match="states: none given; use at least one of queued"):
         read_states([])
     with pytest.raises(ConfigurationError, match="no state 'cancelled'; did you mean 'canceled'"):
         read_states(["cancelled"])
@@ -301,7 +301,7 @@ def test_states_are_given_and_are_states() -> None:
 def test_a_condition_that_is_text_is_refused_with_how_to_write_it() -> None:
     with pytest.raises(ConfigurationError, match=r'written sql\("size < 5"\)'):
         read_conditions("size < 5")
-    with pytest.raises(ConfigurationError, match="a bool given; give Where"):
+    with pytest.raises(ConfigurationError, match="got a bool; use Where"):
         read_conditions([True])
 
 

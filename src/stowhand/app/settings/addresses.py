@@ -13,7 +13,7 @@ def http_address(text: str) -> str:
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535) or (colon and not host):
-        raise ValueError(f"{text!r} given, must be PORT or HOST:PORT")
+        raise ValueError(f"got {text!r}, must be PORT or HOST:PORT")
     return f"{f'[{host}]' if ':' in host else host or LOOPBACK_HOST}:{int(port)}"
 
 
@@ -30,5 +30,5 @@ def listen_address(text: str) -> str:
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
     if scheme_of(url) != "postgresql":
-        raise ValueError("only PostgreSQL sends notifications; give postgresql://…")
+        raise ValueError("only PostgreSQL sends notifications; use postgresql://…")
     return url

@@ -73,7 +73,7 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
         elif isinstance(value, list) and isinstance(SETTINGS[setting], Names):
             values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
-            problems.append(f"{name}: {key}: {a_type(value)} given; give a single value")
+            problems.append(f"{name}: {key}: got {a_type(value)}; use a single value")
         else:
             values[setting] = str(value).lower() if isinstance(value, bool) else str(value)
     return SettingsFile(name=name if table else "", values=values, problems=tuple(problems), ignored=ignored)

@@ -124,7 +124,7 @@ def check_hash_tag(address: Address, hash_tag: str | None) -> None:
     """Raise ConfigurationError for a cluster without a hash tag: a script may only touch keys of one slot."""
     if address.clustered and hash_tag is None:
         raise ConfigurationError(
-            f"{address}: in a cluster all keys of a flow must be in one slot; give the flow a hash_tag, such as"
+            f"{address}: in a cluster all keys of a flow must be in one slot; set the flow's hash_tag, such as"
             " hash_tag='orders': then every key begins with {orders}:"
         )
 

@@ -71,7 +71,7 @@ _ERROR_KINDS = (
     ),
     _ErrorKind(
         StoreError,
-        "in a cluster all keys of a flow must be in one slot: give it a hash_tag",
+        "in a cluster all keys of a flow must be in one slot: set the flow's hash_tag",
         ("CROSSSLOT",),
         "same (?:hash |key )?slot|non local key|map to the same",
         is_wrong_setup=True,

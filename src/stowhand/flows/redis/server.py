@@ -134,7 +134,7 @@ async def _look(client: Client, target: dict[str, Any], *, alone: bool) -> list[
     _check_version(info)
     if alone and int(info.get("cluster_enabled", 0)) == 1:
         raise ConfigurationError(
-            "this server is a node of a cluster: write the address as redis+cluster://host:port, and give the flow a"
+            "this server is a node of a cluster: write the address as redis+cluster://host:port, and set the flow's"
             " hash_tag"
         )
     findings = []

@@ -92,5 +92,5 @@ def _delay(after: datetime | Duration | None) -> float:
     if not isinstance(after, datetime):
         return read_delay(after)
     if after.utcoffset() is None:
-        raise InvalidJob(f"after: {after} has no time zone; give an aware datetime, or seconds from now")
+        raise InvalidJob(f"after: {after} has no time zone; use an aware datetime, or seconds from now")
     return read_delay(max((after - wall_clock()).total_seconds(), 0.0))

@@ -86,7 +86,7 @@ class HttpJobs:
         if len(list(split_items(texts))) > 1:
             raise InvalidJob(
                 f"add_jobs: {len(checked)} jobs of {sum(map(len, texts))} bytes do not fit into one request of"
-                f" {MAX_BODY_BYTES} bytes; give fewer jobs, or use enqueue_many, which sends several requests"
+                f" {MAX_BODY_BYTES} bytes; pass fewer jobs, or use enqueue_many, which sends several requests"
             )
         return (await self._send(checked, bare=False, enqueued_before=0)).jobs
 

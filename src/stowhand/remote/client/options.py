@@ -46,7 +46,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
             raise ConfigurationError(f"timeout: {error}") from None
         if not 0 < self.timeout <= MAX_TIMEOUT_SECONDS:
             raise ConfigurationError(
-                f"timeout: {self.timeout!r} given; give more than 0 s, at most {MAX_TIMEOUT_SECONDS:g}"
+                f"timeout: got {self.timeout!r}; use more than 0 s, at most {MAX_TIMEOUT_SECONDS:g}"
             )
         if self.ca_file is not None and not Path(self.ca_file).is_file():
             raise ConfigurationError(f"ca_file: there is no file {self.ca_file}")
@@ -72,7 +72,7 @@ def base_url_of(url: str, options: HttpOptions) -> str:
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise ConfigurationError("a lent store's URL looks like https://host:port")
     if parts.username is not None or parts.password is not None:
-        raise ConfigurationError("a lent store's URL holds no user and no token; give the token as STOWHAND_TOKEN")
+        raise ConfigurationError("a lent store's URL holds no user and no token; use the token as STOWHAND_TOKEN")
     if parts.query or parts.fragment:
         raise ConfigurationError("a lent store's URL ends with its host, port or path: no ?… and no #…")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

@@ -207,7 +207,7 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise ConfigurationError(
-            f"--trust-from {text}: not a network; give the addresses of your proxy, such as 10.0.0.0/8 or 127.0.0.1"
+            f"--trust-from {text}: not a network; use the addresses of your proxy, such as 10.0.0.0/8 or 127.0.0.1"
         ) from None
 
 

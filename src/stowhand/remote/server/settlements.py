@@ -44,7 +44,7 @@ def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settle
     if settlement.ended not in OUTCOMES_BY_STATE.get(settlement.state, ()):
         raise malformed(f"{location}: the state {settlement.state} contradicts the outcome {settlement.ended}")
     if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= MAX_DURATION_SECONDS:
-        raise malformed(f"{location}.delay: {settlement.delay:g} s given; give 0 to {MAX_DURATION_SECONDS:g}")
+        raise malformed(f"{location}.delay: got {settlement.delay:g} s; use 0 to {MAX_DURATION_SECONDS:g}")
     if settlement.delay and settlement.state not in WAITING_STATES:
         raise malformed(f"{location}.delay: a job with the state {settlement.state} has no delay")
     if settlement.refund is not (settlement.state is State.QUEUED):

@@ -141,7 +141,7 @@ def _database(session: Session) -> str:
         return session.get_bind().dialect.name
     except UnboundExecutionError:
         raise ConfigurationError(
-            "this session has no bind that serves every statement: give it one (sessionmaker(engine)), or hand over the"
+            "this session has no bind that serves every statement: bind it (sessionmaker(engine)), or hand over the"
             " connection of one of its binds: session.connection(bind_arguments={'mapper': Order})"
         ) from None
 

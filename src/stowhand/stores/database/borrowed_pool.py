@@ -172,13 +172,13 @@ def _checked(pool: object) -> Any:
         is_pool = isinstance(pool, AsyncConnectionPool)
     if not is_pool:
         raise ConfigurationError(
-            f"pool: a {type(pool).__module__}.{type(pool).__qualname__} given; it must be a"
+            f"pool: a {type(pool).__module__}.got {type(pool).__qualname__}; it must be a"
             " psycopg_pool.AsyncConnectionPool"
         )
     checked_pool: Any = pool
     if callable(checked_pool.conninfo) or callable(checked_pool.kwargs):
         raise ConfigurationError(
             "pool: its conninfo or kwargs are a function; the connections that a worker keeps for itself need fixed"
-            " ones: make the pool with text and a dict, or give a connection string"
+            " ones: make the pool with text and a dict, or use a connection string"
         )
     return checked_pool

@@ -48,7 +48,7 @@ def check_path(path: Path) -> None:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     if path.is_symlink():
-        raise ConfigurationError(f"{path} is a symbolic link to {path.readlink()}: give the file's own path")
+        raise ConfigurationError(f"{path} is a symbolic link to {path.readlink()}: use the file's own path")
     if path.is_dir():
         raise ConfigurationError(f"{path} is a folder: name a file in it, for example {path / 'stowhand.db'}")
     if path.exists() and not path.is_file():

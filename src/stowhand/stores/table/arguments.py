@@ -26,7 +26,7 @@ WAITING_STATES = (State.QUEUED, State.ERRORED)
 def read_states(values: Sequence[State | str]) -> tuple[State, ...]:
     """Return each state once. Raises ConfigurationError for an empty sequence or an unknown state."""
     if not values:
-        raise ConfigurationError(f"states: none given; give at least one of {', '.join(State)}")
+        raise ConfigurationError(f"states: none given; use at least one of {', '.join(State)}")
     states: list[State] = []
     for value in values:
         try:
@@ -49,13 +49,11 @@ def read_conditions(conditions: object, *, folds: bool = True) -> tuple[Any, ...
         elif isinstance(condition, str):
             escaped = condition.replace('"', '\\"')
             raise ConfigurationError(
-                f'condition: text given, {condition!r}; SQL of your own is written sql("{escaped}"),'
+                f'condition: got text, {condition!r}; SQL of your own is written sql("{escaped}"),'
                 ' a comparison with a value Where("column", "<", value)'
             )
         elif not is_sql(condition):
-            raise ConfigurationError(
-                f'condition: {a_type(condition)} given; give Where("column", "<", value) or sql("…")'
-            )
+            raise ConfigurationError(f'condition: got {a_type(condition)}; use Where("column", "<", value) or sql("…")')
     return tuple(items)
 
 
@@ -74,7 +72,7 @@ def read_after(value: object) -> datetime | float | None:
         return None
     if isinstance(value, datetime):
         if value.utcoffset() is None:
-            raise InvalidJob(f"after: {value} has no time zone; give an aware datetime, or seconds from now")
+            raise InvalidJob(f"after: {value} has no time zone; use an aware datetime, or seconds from now")
         return value
     return read_delay(value, "after")
 
@@ -128,7 +126,7 @@ def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
     if kind is KeyType.INTEGER:
         # True is 1 to Python, and 1.0 is 1 to a database.
         if type(value) is not int:
-            raise InvalidJob(f"{field}: {a_type(value)} given; the key is a whole number: give an int")
+            raise InvalidJob(f"{field}: got {a_type(value)}; the key is a whole number: use an int")
         if not -(2**63) <= value < 2**63:
             raise InvalidJob(f"{field}: {value} is beyond 64 bits")
         return value
@@ -137,10 +135,10 @@ def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
             try:
                 return str(UUID(str(value)))
             except ValueError:
-                raise InvalidJob(f"{field}: {value!r} is not a uuid; give a uuid.UUID or its text") from None
-        raise InvalidJob(f"{field}: {a_type(value)} given; the key is a uuid: give a uuid.UUID or its text")
+                raise InvalidJob(f"{field}: {value!r} is not a uuid; use a uuid.UUID or its text") from None
+        raise InvalidJob(f"{field}: got {a_type(value)}; the key is a uuid: use a uuid.UUID or its text")
     if not isinstance(value, str):
-        raise InvalidJob(f"{field}: {a_type(value)} given; the key is text: give a str")
+        raise InvalidJob(f"{field}: got {a_type(value)}; the key is text: use a str")
     if clean(value, 4 * len(value) + 1) != value:
         raise InvalidJob(f"{field}: {value!r} contains NUL or a lone surrogate, which no key can contain")
     return value

@@ -110,5 +110,5 @@ class AttemptStore(Generic[R]):
 
 def _as_json(entry: object) -> str:
     if not isinstance(entry, ExecutionLogEntry):
-        raise LogRefused(f"{a_type(entry)} given; give an ExecutionLogEntry")
+        raise LogRefused(f"got {a_type(entry)}; use an ExecutionLogEntry")
     return msgspec.json.encode(bounded(entry)).decode()

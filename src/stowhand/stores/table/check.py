@@ -154,7 +154,7 @@ def find_problems(facts: CatalogFacts, shape: Shape, options: TableOptions[Any],
         yield Finding(problem, full_ddl(DdlOptions(shape=alone, dialect=dialect.name)).strip())
     elif facts.kind not in TABLE_KINDS:
         yield Finding(
-            f"{shape.table.display_name} is a {facts.kind}: its rows cannot be locked and updated; give the table"
+            f"{shape.table.display_name} is a {facts.kind}: its rows cannot be locked and updated; use the table"
             " itself as table_name, and a view as view_name"
         )
     else:

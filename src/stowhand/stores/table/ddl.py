@@ -78,7 +78,7 @@ class DdlOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.channel is not None and self.dialect != "postgres":
             raise ConfigurationError("notify: SQLite has no NOTIFY, and its workers poll the file; leave it out")
         if self.channel is not None and not 0 < len(self.channel.encode()) <= MAX_NAME_BYTES:
-            raise ConfigurationError(f"channel: {self.channel!r} given; 1 to {MAX_NAME_BYTES} bytes")
+            raise ConfigurationError(f"channel: got {self.channel!r}; 1 to {MAX_NAME_BYTES} bytes")
 
 
 def full_ddl(plan: DdlOptions) -> str:

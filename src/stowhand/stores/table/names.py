@@ -174,7 +174,7 @@ def read_relation(field: str, text: str, *, folds: bool = True) -> Relation:
     """Parse ``name`` or ``schema.name``, each quoted or not, with `` alias`` or `` AS alias``."""
     match = _RELATION_PATTERN.fullmatch(_text(field, text).strip())
     if match is None or (match["alias"] or "").lower() == "as":
-        raise _refused(field, text, 'give a name: jobs, app.jobs, "Jobs", with an alias if you like: jobs j')
+        raise _refused(field, text, 'use a name: jobs, app.jobs, "Jobs", with an alias if you like: jobs j')
     schema, name, alias = (_parse_name(field, match[part], folds) for part in ("schema", "name", "alias"))
     assert name is not None
     return Relation(name, schema, alias)
@@ -199,7 +199,7 @@ def read_bare(field: str, text: str, *, folds: bool = True) -> str:
     """Parse one name without anything before or after it."""
     match = _BARE_NAME_PATTERN.fullmatch(_text(field, text).strip())
     if match is None:
-        raise _refused(field, text, 'give the name of one column: status, "Status"')
+        raise _refused(field, text, 'use the name of one column: status, "Status"')
     return _parse_name(field, match[0], folds) or ""
 
 
@@ -209,7 +209,7 @@ def read_expression(field: str, value: object, *, folds: bool = True) -> ParsedE
         return read_column(value, field=field, folds=folds)
     if is_sql(value):
         return value
-    raise ConfigurationError(f'{field}: {a_type(value)} given; give a column\'s name, or sql("…")')
+    raise ConfigurationError(f'{field}: got {a_type(value)}; use a column\'s name, or sql("…")')
 
 
 def is_sql(value: object) -> bool:
@@ -246,7 +246,7 @@ def _folded(name: str) -> str:
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{field}: {a_type(value)} given; give a name")
+        raise ConfigurationError(f"{field}: got {a_type(value)}; use a name")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -142,7 +142,7 @@ def _name_problems(name: object) -> Iterator[str]:
 def _column_problems(alternate: object) -> Iterator[str]:
     """Names that are not documented ones, and two of them for one column."""
     if not isinstance(alternate, Mapping):
-        yield f'alternate_column_names: {a_type(alternate)} given; give a dict: {{"state": "status"}}'
+        yield f'alternate_column_names: got {a_type(alternate)}; use a dict: {{"state": "status"}}'
         return
     known = (*COLUMNS, TOKEN_COLUMN)
     for name in alternate:
@@ -181,7 +181,7 @@ def _expression_problems(options: TableOptions[Any]) -> Iterator[str]:
     }
     for field, value in lists.items():
         if isinstance(value, str) or not isinstance(value, Sequence):
-            yield f"{field}: {a_type(value)} given; give a list: [{value!r}]"
+            yield f"{field}: got {a_type(value)}; use a list: [{value!r}]"
             continue
         for expression in value:
             try:
@@ -192,18 +192,18 @@ def _expression_problems(options: TableOptions[Any]) -> Iterator[str]:
 
 def _record_problems(options: TableOptions[Any]) -> Iterator[str]:
     if options.record is not None and options.scan is not None:
-        yield "record and scan: both given; record= makes a record of columns by name, scan= of one row: give one"
+        yield "record and scan: both given; record= makes a record of columns by name, scan= of one row: use one"
     elif options.scan is not None and not options.column_expressions:
         yield "scan: it takes the values of column_expressions, and there are none; list them"
     if options.record is not None and fields_of(options.record) is None:
         yield (
-            f"record: {options.record!r} given; give a dataclass, a msgspec.Struct or a pydantic model,"
+            f"record: got {options.record!r}; use a dataclass, a msgspec.Struct or a pydantic model,"
             " or scan= for anything else"
         )
     for field in ("scan", "record_id"):
         function = getattr(options, field)
         if function is not None and not callable(function):
-            yield f"{field}: {a_type(function)} given; give a function"
+            yield f"{field}: got {a_type(function)}; use a function"
 
 
 def _count_problems(options: TableOptions[Any]) -> Iterator[str]:
@@ -211,9 +211,9 @@ def _count_problems(options: TableOptions[Any]) -> Iterator[str]:
         value = getattr(options, field)
         # bool is an int to Python.
         if type(value) is not int:
-            yield f"{field}: {a_type(value)} given; give a whole number"
+            yield f"{field}: got {a_type(value)}; use a whole number"
         elif not 0 <= value < MAX_INT32:
-            yield f"{field}: {reprlib.repr(value)} given; give 0 to {MAX_INT32 - 1}"
+            yield f"{field}: got {reprlib.repr(value)}; use 0 to {MAX_INT32 - 1}"
 
 
 def _time_problems(options: TableOptions[Any]) -> Iterator[str]:
@@ -228,9 +228,9 @@ def _time_problems(options: TableOptions[Any]) -> Iterator[str]:
     # Three times 0.1 is more than 0.3.
     if min_lease > options.stalled * 1.000001:
         yield (
-            f"stalled_max_age: {options.stalled:g} s given, which live records would not outlast: it must be at least"
+            f"stalled_max_age: got {options.stalled:g} s, which live records would not outlast: it must be at least"
             f" {MIN_HEARTBEATS_PER_LEASE} heartbeats, {MIN_HEARTBEATS_PER_LEASE} x {interval:g} s = {min_lease:g} s;"
-            f" give stalled_max_age={min_lease:g},"
+            f" use stalled_max_age={min_lease:g},"
             f" or heartbeat_interval={options.stalled / MIN_HEARTBEATS_PER_LEASE:g}"
         )
 
@@ -239,27 +239,27 @@ def _duration_problem(field: str, value: object) -> str | None:
     if value is None and field.endswith("_interval"):
         return None
     if isinstance(value, bool) or not isinstance(value, timedelta | int | float | str):
-        return f"{field}: {a_type(value)} given; give a timedelta, seconds or a phrase such as '30s'"
+        return f"{field}: got {a_type(value)}; use a timedelta, seconds or a phrase such as '30s'"
     try:
         duration = seconds(value)
     except ValueError as error:
         return f"{field}: {error}"
     if math.isnan(duration):
-        return f"{field}: {value!r} given; give seconds"
+        return f"{field}: got {value!r}; use seconds"
     if duration < 0 or (duration == 0 and field != "retry_after"):
-        return f"{field}: {value} given, must {'not be negative' if field == 'retry_after' else 'be more than 0'}"
-    return f"{field}: {reprlib.repr(value)} given, the limit is 100 years" if duration > MAX_DURATION_SECONDS else None
+        return f"{field}: got {value}, must {'not be negative' if field == 'retry_after' else 'be more than 0'}"
+    return f"{field}: got {reprlib.repr(value)}, the limit is 100 years" if duration > MAX_DURATION_SECONDS else None
 
 
 def _other_problems(options: TableOptions[Any]) -> Iterator[str]:
     flags: dict[str, object] = {"unique_ids": options.unique_ids, "transactional": options.transactional}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            yield f"{name}: {a_type(flag)} given; give True or False"
+            yield f"{name}: got {a_type(flag)}; use True or False"
     message: object = options.reset_failure_message
     channel = options.notify_channel
     if not isinstance(message, str) or not message.strip() or clean(message, 4 * len(message)) != message:
-        yield f"reset_failure_message: {reprlib.repr(message)} given; give a sentence"
+        yield f"reset_failure_message: got {reprlib.repr(message)}; use a sentence"
     if channel is not None:
         try:
             limits.check_name("notify_channel", channel, POSTGRES_NAME_BYTES)
@@ -335,7 +335,7 @@ def _unsuitable(missing: list[str], options: TableOptions[Any], shape: Shape, co
     record = getattr(options.record, "__qualname__", str(options.record))
     location = shape.view.display_name
     if not missing:
-        return f"{location}: none of its columns is a field of {record}; give column_expressions"
+        return f"{location}: none of its columns is a field of {record}; use column_expressions"
     named = [f"{field!r}{f' ({near[2:]})' if (near := hint(field, columns)) else ''}" for field in missing]
     return (
         f"{location}: no such column: {', '.join(named)}, which {record} cannot do without;"

@@ -85,7 +85,7 @@ class Records:
                     return record[name]
             elif hasattr(record, name):
                 return getattr(record, name)
-        raise ConfigurationError(f"{a_type(record)} has no id; give the id itself, or TableOptions(record_id=…)")
+        raise ConfigurationError(f"{a_type(record)} has no id; use the id itself, or TableOptions(record_id=…)")
 
     def _typed(self, row: dict[str, Any], record: type) -> Any:
         stored = (

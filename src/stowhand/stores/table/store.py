@@ -269,7 +269,7 @@ class TableStore(Generic[R]):
 
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
-            raise InvalidJob(f"limit: {limit!r}; give 1 to {MAX_PAGE_SIZE}")
+            raise InvalidJob(f"limit: {limit!r}; use 1 to {MAX_PAGE_SIZE}")
         requested_states = read_states(states or LIVE_STATES)
         await self.open()
         above = None if after is None else read_key(self._backend.key, after)
@@ -399,7 +399,7 @@ def backend_of(
 ) -> tuple[Backend, Shape]:
     """Return the backend and its names. Raises ConfigurationError."""
     if not isinstance(options, TableOptions):
-        raise ConfigurationError(f"options: {a_type(options)} given; give TableOptions(…)")
+        raise ConfigurationError(f"options: got {a_type(options)}; use TableOptions(…)")
     if isinstance(place, str):
         place = store_url(place)
         if (scheme := scheme_of(place)) == "sqlite":
@@ -407,7 +407,7 @@ def backend_of(
         if scheme != "postgresql":
             raise ConfigurationError(f"a table of yours is in PostgreSQL or SQLite, not at {scheme}://")
     if isinstance(place, PurePath):
-        raise ConfigurationError(f"a path given; for an SQLite file write {f'sqlite:///{place}'!r}")
+        raise ConfigurationError(f"got a path; for an SQLite file write {f'sqlite:///{place}'!r}")
     try:
         from stowhand.stores.postgres.table import PostgresTable
     except ImportError as error:

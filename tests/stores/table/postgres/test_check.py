@@ -375,7 +375,7 @@ def test_a_check_of_more_than_the_state_is_left_to_the_owner(place: Place, rule:
         (("create foreign data wrapper far; create server far foreign data wrapper far; drop table jobs;"
          " create foreign table jobs (id bigint) server far"), "jobs is a foreign table"),
         ("create table base (like jobs including all); drop table jobs; create view jobs as select * from base",
-         "jobs is a view: its rows cannot be locked and updated; give the table itself"),
+         "jobs is a view: its rows cannot be locked and updated; use the table itself"),
         (("create table base (like jobs including all); drop table jobs;"
          "create materialized view jobs as select * from base"), "jobs is a materialised view"),
         (("create table parent (like jobs) partition by list (state); drop table jobs;"

@@ -119,7 +119,7 @@ def test_a_check_of_the_state_is_computed_and_others_are_left_to_the_owner(
     [
         ({"table_name": "uploda"}, "there is no table uploda"),
         ({"table_name": "app.uploads"}, "there is no table app.uploads"),
-        ({"table_name": "shown"}, "shown is a view: its rows cannot be locked and updated; give the table"),
+        ({"table_name": "shown"}, "shown is a view: its rows cannot be locked and updated; use the table"),
         ({"table_name": "words"}, "words is a virtual table"),
         ({"view_name": "nothing"}, "there is no view nothing"),
         ({"view_name": "keyless"}, "keyless does not show id"),

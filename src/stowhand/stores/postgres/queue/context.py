@@ -124,7 +124,7 @@ class PostgresContext:
                 return None
             return (
                 f"pool: max_size {max_size} for {slots} jobs at once and the enqueues of their tasks. A job that gets"
-                f" no connection waits, 5 minutes at most, and then returns to the queue (attempt not counted); give it"
+                f" no connection waits, 5 minutes at most, and then returns to the queue (attempt not counted); use"
                 f" max_size={slots + 1} or more"
             )
         if pool_size is None:
@@ -157,7 +157,7 @@ class PostgresContext:
         text = self.address.message(error)
         if postgres_errors.is_pooler_error(error):
             return StoreError(
-                f"{self.address}: {text}. A pooler in between does not separate prepared statements: give"
+                f"{self.address}: {text}. A pooler in between does not separate prepared statements: use"
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
         if postgres_errors.is_read_only(error) and self.options.read_only:

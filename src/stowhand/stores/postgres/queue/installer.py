@@ -221,7 +221,7 @@ class Installer:
         if not (expected and live) or theirs == "r":  # graphile-worker's own table is called `migrations`
             name = self._context.schema
             raise SchemaError(
-                f"{self._context.place} has tables of another program: give another name (--schema). If they are"
+                f"{self._context.place} has tables of another program: use another name (--schema). If they are"
                 f" graphile-worker's: `stowhand migrate --from-graphile {name}` moves its jobs"
                 " (docs/how-to/come-from-graphile-worker.md)"
             )

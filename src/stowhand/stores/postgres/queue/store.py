@@ -31,7 +31,7 @@ from stowhand.stores.postgres.queue.timetable import Timetable
 from stowhand.stores.postgres.shared.listener import Listener
 
 _DEFAULT_OPTIONS = StoreOptions()
-_POOLER_WARNING = "behind a pooler no notification arrives: give a direct address of the database (--listen-url)"
+_POOLER_WARNING = "behind a pooler no notification arrives: use a direct address of the database (--listen-url)"
 
 
 class PostgresStore:

@@ -73,7 +73,7 @@ class PostgresWriter(SqlWriter):
         """Write an object of ``psycopg.sql``."""
         if not isinstance(expression, sql.Composable):
             raise ConfigurationError(
-                f'{expression!r}: {a_type(expression)} given; give Where(column, operator, value), sql("…"), or what'
+                f'{expression!r}: got {a_type(expression)}; use Where(column, operator, value), sql("…"), or what'
                 " psycopg.sql composes"
             )
         if any(isinstance(part, sql.Placeholder) for part in _parts(expression)):

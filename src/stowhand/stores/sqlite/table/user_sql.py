@@ -201,7 +201,7 @@ class _SqliteWriter(SqlWriter):
 
     def driver_expression(self, expression: object) -> str:
         raise ConfigurationError(
-            f"{a_type(expression)} given; for SQLite a condition is Where(column, op, value) or sql(text, *values),"
+            f"got {a_type(expression)}; for SQLite a condition is Where(column, op, value) or sql(text, *values),"
             " and an expression is a column's name or sql(…)"
         )
 
@@ -232,9 +232,7 @@ def _bound(value: Any) -> Any:
     if isinstance(value, str) and (value.encode("utf-8", "replace").decode() != value):
         raise ConfigurationError(f"condition: {value!r} contains a lone surrogate, which no database can store")
     if value is not None and not isinstance(value, str | int | float | bytes):
-        raise ConfigurationError(
-            f"condition: {a_type(value)} given, which SQLite does not accept; give a str or a number"
-        )
+        raise ConfigurationError(f"condition: got {a_type(value)}, which SQLite does not accept; use a str or a number")
     return value
 
 
