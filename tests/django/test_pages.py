@@ -35,13 +35,6 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3"}}
 """,
-    "shop/models.py": """
-from django.db import models
-
-
-class Order(models.Model):
-    name = models.CharField(max_length=80)
-""",
 }
 SETTINGS = """
 INSTALLED_APPS += ["stowhand.django"]

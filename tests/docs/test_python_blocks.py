@@ -25,7 +25,7 @@ PAGES = [page for page in (*sorted(DOCS.rglob("*.md")), ROOT / "README.md") if _
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_block_of_python_has_the_names_that_it_uses(page: Path) -> None:
-    """Names that a reader has from elsewhere are imported from the reader's own modules (``shop``)."""
+    """Names that a reader has from elsewhere are imported from the reader's own modules."""
     known = set(dir(builtins)) | {"__file__", "__name__"}
     known.add("DATABASES")  # of Django's settings, to which a block is added
     for block in _BLOCK.findall(page.read_text()):
@@ -36,6 +36,17 @@ def test_a_block_of_python_has_the_names_that_it_uses(page: Path) -> None:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 used.add(node.id)
         assert used <= known, f"not known: {', '.join(sorted(used - known))}\n{block}"
+
+
+GUIDES = [page for page in PAGES if page.is_relative_to(DOCS) and "reference" not in page.parts]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_shows_the_modules_of_the_shop_that_it_imports(page: Path) -> None:
+    text = page.read_text()
+    files = set(re.findall(r"^(?:<!-- file: |# )([\w/]+)\.py\b", text, re.MULTILINE))
+    for module in re.findall(r"^(?:from|import) (shop[\w.]*)", "".join(_BLOCK.findall(text)), re.MULTILINE):
+        assert module.replace(".", "/") in files, module
 
 
 def bound(node: ast.AST) -> set[str]:
