@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from statistics import median
 
 import psycopg
@@ -14,7 +15,7 @@ from stowhand import App, Context
 from stowhand.cli.doctor import PARENT_CONNECTIONS
 from stowhand.protocols.store import RESERVED_CONNECTIONS
 from tests.conftest import Run
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import DOCS, ROOT, environment
 
 PAGE = (DOCS / "how-to" / "scale.md").read_text()
 (QUERY,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -68,6 +69,22 @@ def test_the_query_is_the_metric_of_the_same_number(postgres_url: str, run: Run)
             await app.close()
 
     assert run(opened()) == [(8, 8), (9, 9), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("jobs list", 0), ("jobs explain 1", 0), ("stats", 0), ("enqueue hello {}", 3)]
+)
+def test_reads_work_where_nothing_can_be_written_as_on_a_standby(postgres_url: str, command: str, code: int) -> None:
+    app = App(postgres_url)
+    app.sync.install()
+    app.sync.add_job("hello", {})
+    app.sync.close()
+    mark = "&" if "?" in postgres_url else "?"
+    read_only = f"{postgres_url}{mark}options=-c%20default_transaction_read_only%3Don"
+    words = ["stowhand", *command.split(), "-c", read_only]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("It is a standby, or read-only" in done.stderr) is (code != 0)
 
 
 def test_the_scaled_object_runs_the_query_for_the_deployment() -> None:
