@@ -21,6 +21,8 @@ from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+ADDRESS = "https://docs.example.com/stowhand"
+"""Of the site that the tests build."""
 CONTRIBUTING = DOCS / "contributing"
 POSTGRES = "postgresql:///shop"
 """Stands in the pages for the database of the test."""

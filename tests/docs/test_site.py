@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
@@ -17,24 +15,13 @@ from scripts.site.check import problems
 from scripts.site.navigation import Section, Unreachable, navigation, pages_of
 from scripts.site.pages import BrokenLinks, Page, collect
 from scripts.site.versions import publish
-from tests.docs.pages import CONTRIBUTING, DOCS, ROOT
+from tests.docs.pages import ADDRESS, CONTRIBUTING, DOCS
 from tests.support.public_names import PUBLIC, public_names
 
 PAGES = {page.place: page for page in collect().values()}
 WRITTEN = sorted(place for place, page in PAGES.items() if page.source.suffix == ".md")
-ADDRESS = "https://docs.example.com/stowhand"
 SHOWN_ALIKE = {"blockquote", "h1", "h2", "h3", "li", "pre", "table", "tr"}
 pytestmark = pytest.mark.xdist_group("site")  # built once
-
-
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "scripts.site", "--output", str(folder), "--address", ADDRESS]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    assert built.stdout == f"{folder / '0.1'}\n"
-    return folder
 
 
 def test_the_site_has_all_pages(output: Path) -> None:
