@@ -29,7 +29,7 @@ from stowhand.retry import constant, exponential
 from stowhand.testing import MemoryStore
 from stowhand.worker.resetter import ResetterOptions
 from tests.conftest import Run
-from tests.support import forked
+from tests.support import subprocesses
 
 
 @pytest.fixture
@@ -475,8 +475,8 @@ def test_a_program_that_closes_nothing_ends_without_a_word(
     url: str, request: pytest.FixtureRequest, store: str
 ) -> None:
     where = url if store == "sqlite" else request.getfixturevalue("postgres_url")
-    words = [forked.PYTHON, "-W", "always::ResourceWarning", "-c", PROGRAM, where]
-    ended = forked.run(words, capture_output=True, text=True, check=True, timeout=60)
+    words = [subprocesses.PYTHON, "-W", "always::ResourceWarning", "-c", PROGRAM, where]
+    ended = subprocesses.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("", "")
 
 

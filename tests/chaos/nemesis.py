@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.fork_server import FORKS_TOO
 
 Fault = Callable[[], str]
@@ -111,7 +111,7 @@ class Fleet:
         chosen = [sys.executable, *self.program] if self.program else [*command, *options]
         environment = self.environment | {FORKS_TOO: "1"}
         with log:
-            process = forked.Popen(chosen, env=environment, stdout=log, stderr=log, start_new_session=True)
+            process = subprocesses.Popen(chosen, env=environment, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
 
 

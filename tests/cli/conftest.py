@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stowhand.cli.program import run as run_program
-from tests.support import forked
+from tests.support import subprocesses
 
 HELLO = """\
 async def hello(payload, helpers):
@@ -55,7 +55,7 @@ def stowhand(folder: Path) -> Stowhand:
     """``stowhand("jobs", "list")`` in a process of its own."""
 
     def stowhand(*arguments: object, stdin: str | None = None, **environ: str) -> Ended:
-        done = forked.run(
+        done = subprocesses.run(
             command(*arguments),
             cwd=folder,
             env={**os.environ, **environ},

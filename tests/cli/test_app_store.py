@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 
 _numbers = itertools.count(1)
 JOBS = """\
@@ -105,7 +105,7 @@ def test_a_worker_with_another_store_than_its_app_names_both(place: Place, stowh
     produced = place.folder / "produce.py"
     produced.write_text(f"from {place.module} import app\napp.sync.install()\napp.sync.close()\n")
     # The producer is a program of its own, under the same environment.
-    forked.run([sys.executable, str(produced)], cwd=place.folder, check=True, env={**os.environ, **environ})
+    subprocesses.run([sys.executable, str(produced)], cwd=place.folder, check=True, env={**os.environ, **environ})
     assert (place.folder / "mine.db").exists()
 
 
@@ -248,7 +248,7 @@ def test_a_module_that_cannot_be_imported_is_named(place: Place, call: Stowhand)
 
 def test_a_watching_worker_waits_for_the_first_file_in_an_empty_folder(folder: Path) -> None:
     (folder / "tasks" / "hello.py").unlink()
-    with forked.Popen(command("worker", "--watch"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
+    with subprocesses.Popen(command("worker", "--watch"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         try:
             assert any("No tasks yet in tasks: waiting" in line for line in until(worker.stderr, "looking for jobs"))

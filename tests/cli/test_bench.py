@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from stowhand.cli.bench import Measurement
-from tests.support import forked
+from tests.support import subprocesses
 
 COMMAND = [sys.executable, "-m", "stowhand.cli", "bench"]
 MEASURES = [
@@ -84,7 +84,7 @@ def _run(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[s
     done = subprocess.run(
         ["python", *COMMAND[1:], "-c", url, *options],
         cwd=folder,
-        env=os.environ | {"PATH": f"{forked.programs()}{os.pathsep}{os.environ['PATH']}"},
+        env=os.environ | {"PATH": f"{subprocesses.programs()}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=110,

@@ -8,11 +8,11 @@ import subprocess
 import pytest
 
 from stowhand.app.settings.settings import LOG_LEVELS
-from tests.support import forked
+from tests.support import subprocesses
 
 
 def shell(commands: str) -> str:
-    environment = os.environ | {"PATH": f"{forked.programs()}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{subprocesses.programs()}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "--norc", "-c", commands], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -53,6 +53,8 @@ def test_zsh_and_fish_get_a_completion_script(name: str) -> None:
 
 
 def test_an_unknown_shell_is_refused_with_the_known_ones() -> None:
-    done = forked.run([forked.STOWHAND, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocesses.run(
+        [subprocesses.STOWHAND, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2
     assert "'bash', 'zsh', 'fish'" in done.stderr

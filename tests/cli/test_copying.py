@@ -17,7 +17,7 @@ import psycopg
 from stowhand import App, Job, NewJob, State
 from stowhand.jobs import job_copies
 from stowhand.protocols.operator import WorkerDescription, WorkerList
-from tests.support import forked
+from tests.support import subprocesses
 
 PAYLOADS = {
     "quotes": """{"a": "it's \\"quoted\\" \\\\ and $HOME `id` %s {x} \\n"}""",
@@ -79,11 +79,13 @@ def installed(url: str) -> App:
 
 def test_the_copied_command_enqueues_the_job(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    environ = {**os.environ, "PATH": f"{forked.programs()}:{os.environ['PATH']}", "STOWHAND_CONNECTION": url}
+    environ = {**os.environ, "PATH": f"{subprocesses.programs()}:{os.environ['PATH']}", "STOWHAND_CONNECTION": url}
     app = installed(url)
     try:
         script = "\n".join(job_copies.command(one, one.payload_text, FLAGS) for one in JOBS)
-        done = forked.run(["sh", "-ec", script], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocesses.run(
+            ["sh", "-ec", script], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         found = [app.sync.get(int(line)) for line in done.stdout.split()]
         assert [one and told(one) for one in found] == [wanted(one) for one in JOBS]
@@ -165,7 +167,7 @@ def test_the_copied_test_runs_the_job_and_fails_with_its_error(tmp_path: Path) -
     (tmp_path / "pytest.ini").write_text("[pytest]\nstowhand_app = shop:app\npythonpath = .\n")
     for number, copied in enumerate((one, job("{}", task="raises"), job("{}", task="elsewhere"))):
         (tmp_path / f"test_{number}.py").write_text(job_copies.pytest_file(copied, copied.payload_text, FLAGS))
-    done = forked.run(
+    done = subprocesses.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from stowhand.cli.web import current_declarations
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 
 DEADLINE = 60
 APP = """
@@ -38,7 +38,9 @@ class Dev:
     """The command, and what it and its worker say."""
 
     def __init__(self, folder: Path, words: list[str]) -> None:
-        self.process = forked.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocesses.Popen(
+            words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.said: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -23,7 +23,7 @@ from stowhand.flows import Flow
 from stowhand.tasks.loader import load_object
 from tests.cli.conftest import Stowhand, command
 from tests.conftest import Run
-from tests.support import forked
+from tests.support import subprocesses
 
 PROGRAM = """\
 from stowhand.flows import Flow, Queue
@@ -344,7 +344,7 @@ def test_monitor_updates_in_place_within_80_columns_until_ctrl_c(write: Write, r
     (folder / f"{program}.py").write_text(f"{text}\nflow.monitor.interval = 0.05\n")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    watching = forked.Popen(command("flows", "monitor", program), cwd=folder, stdout=theirs, stderr=theirs)
+    watching = subprocesses.Popen(command("flows", "monitor", program), cwd=folder, stdout=theirs, stderr=theirs)
     os.close(theirs)
     seen = b""
     try:
@@ -364,7 +364,7 @@ def test_monitor_updates_in_place_within_80_columns_until_ctrl_c(write: Write, r
 
 def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: Stowhand) -> None:
     (job_id,) = add(run, program, "one")
-    working = forked.Popen(
+    working = subprocesses.Popen(
         command("flows", "run", program), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert working.stderr is not None

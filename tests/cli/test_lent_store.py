@@ -12,7 +12,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.testing import MemoryStore
 from tests.cli.conftest import Ended, Stowhand
 from tests.remote.server.tokens import make_token
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 
 class Lent:
@@ -40,7 +40,7 @@ def shared_server() -> Iterator[SharedServer]:
 def lent(shared_server: SharedServer, tmp_path: Path) -> Iterator[Lent]:
     lent = Lent(shared_server, tmp_path / "tokens.json")
     yield lent
-    shared_server.take_back(lent.url)
+    shared_server.withdraw(lent.url)
 
 
 def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent: Lent, stowhand: Stowhand) -> None:

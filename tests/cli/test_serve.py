@@ -18,7 +18,7 @@ from stowhand.cli.serve import _serve_health
 from tests.cli.conftest import Stowhand, command
 from tests.conftest import Run
 from tests.remote.server.lending import Client
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.jobs_table import jobs_table
 
 TABLE = f"""\
@@ -35,7 +35,7 @@ class Serving:
     """``stowhand serve`` in a process; stopped and collected at the end."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.process = forked.Popen(
+        self.process = subprocesses.Popen(
             command("serve", "--port", "0", *options),
             cwd=folder,
             stdout=subprocess.PIPE,

@@ -20,7 +20,7 @@ import pytest
 from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 
 PROGRAM = """\
 import asyncio, os
@@ -67,7 +67,7 @@ def states() -> list[str]:
 
 def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: str, folder: Path) -> None:
     insert(1, 2)
-    ran = forked.run(
+    ran = subprocesses.run(
         command("table", "run", f"{program}:drain"), cwd=folder, capture_output=True, text=True, timeout=PATIENCE,
         check=False,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_an_object_that_is_not_a_worker_is_code_2_with_the_reason(
 
 def test_a_worker_of_a_table_shows_its_health_and_stops_in_order(program: str, folder: Path) -> None:
     with (folder / "log").open("w") as log:
-        worker = forked.Popen(
+        worker = subprocesses.Popen(
             command("table", "run", program, "--http", "127.0.0.1:0"), cwd=folder, stdout=log, stderr=log
         )
         try:

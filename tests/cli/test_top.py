@@ -24,7 +24,7 @@ from stowhand.stores.kernel.inspector import Inspector
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.service.processes import with_store
-from tests.support import forked
+from tests.support import subprocesses
 
 PROGRAM = (sys.executable, "-m", "stowhand.cli")
 
@@ -40,7 +40,7 @@ def fill(url: str) -> None:
 def test_the_page_shows_states_tasks_paused_serial_keys_and_workers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
-    done = forked.run([*PROGRAM, "stats", "-c", url], capture_output=True, text=True, check=True)
+    done = subprocesses.run([*PROGRAM, "stats", "-c", url], capture_output=True, text=True, check=True)
     assert "4 queued, 0 processing" in done.stdout
     assert "paused: mail" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -53,7 +53,7 @@ def test_on_a_terminal_the_page_is_updated_in_place_until_ctrl_c(tmp_path: Path)
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
     ours, theirs = pty.openpty()
-    process = forked.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
+    process = subprocesses.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     deadline = time.monotonic() + 60
@@ -116,7 +116,7 @@ def test_a_page_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
     def widest(**said: str) -> int:
         environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | said
         command = [*PROGRAM, "stats", "-c", url]
-        done = forked.run(command, capture_output=True, text=True, check=True, env=environment)
+        done = subprocesses.run(command, capture_output=True, text=True, check=True, env=environment)
         return max(len(line) for line in done.stdout.splitlines()[2:])
 
     assert widest(COLUMNS="80") <= 80
@@ -130,6 +130,6 @@ def test_after_a_slow_update_the_pause_is_longer() -> None:
 
 
 def test_an_interval_of_zero_is_refused() -> None:
-    done = forked.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
+    done = subprocesses.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--interval" in done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 
 CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 APP = """\
@@ -107,9 +107,9 @@ def test_the_span_of_an_enqueue_is_exported_before_the_command_exits(
 
 def test_a_running_flow_is_traced(program: Stowhand, folder: Path) -> None:
     add = "import asyncio, shop; asyncio.run(shop.flow.create_job({}))"
-    forked.run([*command()[:1], "-c", add], cwd=folder, check=True)
+    subprocesses.run([*command()[:1], "-c", add], cwd=folder, check=True)
     words = command("flows", "run", "shop", "--otel")
-    with forked.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with subprocesses.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"worked\n"
         running.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 
 DEADLINE = 60
 DIES_ONCE = """
@@ -31,7 +31,7 @@ if "--beside" in sys.orig_argv and not Path("died").exists():
 
 def started(folder: Path, *arguments: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
     """The process, and the address of its dashboard once it has said it."""
-    process = forked.Popen(
+    process = subprocesses.Popen(
         command(*arguments),
         cwd=folder,
         env={**os.environ, **environment},
@@ -110,7 +110,7 @@ def test_a_used_port_names_another_option(stowhand: Stowhand) -> None:
 
 def test_a_missing_driver_is_reported_at_once(folder: Path) -> None:
     (folder / "psycopg.py").write_text("raise ImportError('not installed')\n")
-    result = forked.run(
+    result = subprocesses.run(
         command("web", "--port", "0", "--connection", "postgresql://localhost/none"),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.imported import modules_after
 
 
@@ -76,7 +76,7 @@ def test_a_password_is_never_printed(stowhand: Stowhand) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_idle_worker_with_0(folder: Path, number: signal.Signals) -> None:
-    with forked.Popen(command("worker"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
+    with subprocesses.Popen(command("worker"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         for line in worker.stderr:
             if "looking for jobs" in line:
@@ -93,7 +93,7 @@ def test_a_closed_pipe_is_not_an_error(folder: Path, stowhand: Stowhand) -> None
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
-        done = forked.run(
+        done = subprocesses.run(
             command("jobs", "list"), cwd=folder, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert done.stderr == ""

@@ -24,8 +24,8 @@ from stowhand.table import AttemptStore, TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.commands.harness import wait_until_gone
 from tests.conftest import Run
-from tests.support.lent import SharedServer
 from tests.support.proxy import Proxy
+from tests.support.shared_server import SharedServer
 
 Build = dict[str, Any]
 SLOW = "sleep 300"
@@ -77,7 +77,7 @@ class Place:
 async def building(
     url: str, way: str | None = None, shared_server: SharedServer | None = None, **options: Any
 ) -> AsyncIterator[Place]:
-    """``way``: how the worker's store goes to the database; ``street``: the worker goes through a server there."""
+    """``way``: how the worker's store goes to the database; ``shared_server``: the worker goes through a server there."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(full_ddl(DdlOptions(shape=read_shape("builds", None, {}))).encode())
         await connection.execute("ALTER TABLE builds ADD script text NOT NULL")

@@ -20,7 +20,7 @@ from tests.contract.store_harness import StoreHarness, harness_at
 from tests.contract.table_backend import PostgresRows, SqliteRows, TableBackend
 from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 DEADLINE = 90.0
 

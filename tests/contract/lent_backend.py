@@ -15,7 +15,7 @@ from stowhand.protocols.store import Heartbeats, StoreOptions
 from stowhand.remote import HttpStore
 from stowhand.remote.client.claims import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 BY_THE_SERVER = frozenset({"reset_stalled", "check", "maintain"})
 """Of heartbeats."""
@@ -59,7 +59,7 @@ class LentBackend:
 
     def close(self) -> None:
         if self._url is not None:
-            self._shared_server.take_back(self._url)
+            self._shared_server.withdraw(self._url)
 
 
 class Both:

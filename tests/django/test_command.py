@@ -21,7 +21,7 @@ from stowhand.django.management.commands.stowhand import Command
 from stowhand.django.project import app_of
 from stowhand.jobs.job import NewJob
 from tests.django.conftest import drain
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.sources import ROOT
 
 Status = TaskResultStatus
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 def test_the_command_uses_the_store_of_the_project(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias, priority=1).enqueue(1)
-    ended = forked.run(
+    ended = subprocesses.run(
         words(backend, "jobs", "list", "--json"),
         cwd=ROOT,
         capture_output=True,
@@ -47,7 +47,7 @@ def test_a_worker_of_the_command_serves_the_named_queues(site: None, shop: Any) 
     backend = task_backends["default"]
     drain(backend)
     results = [task.enqueue(1) for task in (shop.add.using(queue_name="heavy"), shop.add)]
-    ended = forked.run(
+    ended = subprocesses.run(
         words(backend, "worker", "--queue", "heavy", "--once"),
         cwd=ROOT,
         capture_output=True,
@@ -61,7 +61,7 @@ def test_a_worker_of_the_command_serves_the_named_queues(site: None, shop: Any) 
 
 
 def test_a_job_added_by_the_command_has_the_options_of_its_task(backend: StowhandBackend, shop: Any) -> None:
-    ended = forked.run(
+    ended = subprocesses.run(
         words(backend, "enqueue", shop.report.module_path), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert ended.returncode == 0, ended.stderr
@@ -122,11 +122,11 @@ def test_a_killed_worker_leaves_nothing_running(backend: StowhandBackend, shop: 
     result = shop.hang.using(backend=backend.alias).enqueue(marker)
     from tests.django.site.shop.models import Order
 
-    with forked.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as first:
+    with subprocesses.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as first:
         until(lambda: Order.objects.filter(name=marker).exists())
         os.killpg(first.pid, signal.SIGKILL)
     assert backend.get_result(result.id).status == Status.RUNNING
-    with forked.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as second:
+    with subprocesses.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as second:
         try:
             until(lambda: backend.get_result(result.id).is_finished)
         finally:

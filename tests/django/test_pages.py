@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.terminals import read_steps, reading
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.fork_server import FORKS_TOO
 from tests.support.sources import ROOT
 from tests.support.valkey import free_port
@@ -82,7 +82,7 @@ def manage(folder: Path, *words: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SITE_", "DJANGO_"))}
     environment.pop("DATABASE_URL", None)
     environment |= {FORKS_TOO: ""} if "shell" in words else {}
-    ended = forked.run(
+    ended = subprocesses.run(
         [sys.executable, "manage.py", *words],
         cwd=folder,
         env=environment,

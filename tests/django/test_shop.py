@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.databases import Databases
 from tests.support.fork_server import FORKS_TOO
 from tests.support.sources import ROOT
@@ -42,11 +42,11 @@ class Shop:
             self.port = free.getsockname()[1]
 
     def start(self, *words: str, log: IO[str] | None = None) -> subprocess.Popen[bytes]:
-        begin = forked.Popen if self.is_forked else subprocess.Popen
+        begin = subprocesses.Popen if self.is_forked else subprocess.Popen
         return begin(self._words(*words), cwd=self.folder, env=self._environment, stderr=log)
 
     def run(self, *words: str) -> str:
-        run: Any = forked.run if self.is_forked else subprocess.run
+        run: Any = subprocesses.run if self.is_forked else subprocess.run
         ended = run(self._words(*words), cwd=self.folder, env=self._environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return str(ended.stdout)

@@ -15,7 +15,7 @@ import psycopg
 
 from stowhand import App
 from tests.docs.pages import ROOT, environment
-from tests.support import forked
+from tests.support import subprocesses
 
 GITHOST = ROOT / "examples" / "githost"
 PATIENCE = 30.0
@@ -46,7 +46,7 @@ class Clone:
         return " ".join(re.findall(r"^remote: (.*?)\s*$", done.stderr, re.MULTILINE))
 
     def _run(self, words: tuple[str, ...], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        done = forked.run(
+        done = subprocesses.run(
             ["git", *words], cwd=self.folder, env=self._environ | environ, capture_output=True, text=True,
             timeout=60, check=False,
         )  # fmt: skip
@@ -76,9 +76,19 @@ class Host:
         self.connection.execute("SELECT stowhand.add_job(%s, %s::json, max_attempts := 5)", [task, payload])
 
     def work(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [forked.PYTHON, "-m", "stowhand", "worker", "--app", "jobs:app", "--preset", "service", *options]
+        command = [
+            subprocesses.PYTHON,
+            "-m",
+            "stowhand",
+            "worker",
+            "--app",
+            "jobs:app",
+            "--preset",
+            "service",
+            *options,
+        ]
         with (self.folder / "worker.log").open("ab") as log:
-            worker = forked.Popen(command, cwd=GITHOST, env=self.environ, stdout=log, stderr=log)
+            worker = subprocesses.Popen(command, cwd=GITHOST, env=self.environ, stdout=log, stderr=log)
         self._workers.append(worker)
         return worker
 

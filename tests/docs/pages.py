@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support import forked
+from tests.support import subprocesses
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -74,7 +74,7 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOWHAND_", "PG", "COLUMNS"))}
     kept.pop("DATABASE_URL", None)
     # Not resolved: a virtual environment's python is a link, and its programs lie beside the link.
-    path = os.pathsep.join([forked.programs(), str(Path(sys.executable).parent), kept["PATH"]])
+    path = os.pathsep.join([subprocesses.programs(), str(Path(sys.executable).parent), kept["PATH"]])
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "stowhand.testing.plugin"}
     return kept | {"PATH": path, "NO_COLOR": "1"} | plugins
 

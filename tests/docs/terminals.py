@@ -32,7 +32,7 @@ from urllib.parse import urlencode, urljoin
 from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 from tests.docs.pages import alike, environment
-from tests.support import forked
+from tests.support import subprocesses
 
 PATIENCE = 60.0
 COLUMNS = 200
@@ -76,7 +76,7 @@ class Terminal:
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder, self._environ = folder, environ
-        self._processes: list[forked.Popen] = []
+        self._processes: list[subprocesses.Popen] = []
         self._readers: list[threading.Thread] = []
         self._printed = bytearray()
         self._taken: list[str] = []
@@ -85,8 +85,10 @@ class Terminal:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
         name, *words = shlex.split(command)
-        program = [forked.STOWHAND, *words] if name == "stowhand" else ["bash", "-c", command]
-        process = forked.Popen(program, cwd=self._folder, env=self._environ, stdin=slave, stdout=slave, stderr=slave)
+        program = [subprocesses.STOWHAND, *words] if name == "stowhand" else ["bash", "-c", command]
+        process = subprocesses.Popen(
+            program, cwd=self._folder, env=self._environ, stdin=slave, stdout=slave, stderr=slave
+        )
         os.close(slave)
         self._processes.append(process)
         self._printed += b"\n"  # curl ends without one

@@ -17,7 +17,7 @@ import pytest
 
 from tests.docs.githost import GITHOST, Host, install
 from tests.docs.pages import environment
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.databases import Setup
 
 ABSENT = "0" * 40
@@ -32,7 +32,7 @@ def postgres_setup() -> Setup:
 def host(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("DATABASE_URL", postgres_url)
     monkeypatch.syspath_prepend(GITHOST)
-    monkeypatch.setattr("sys.executable", f"{forked.programs()}/python")  # which a hook names
+    monkeypatch.setattr("sys.executable", f"{subprocesses.programs()}/python")  # which a hook names
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         host = Host(postgres_url, tmp_path, connection)
         yield host

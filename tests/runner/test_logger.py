@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowhand.runner import Logger, make_worker_utils, run_once
-from tests.support import forked
+from tests.support import subprocesses
 
 Line = tuple[str, str, dict[str, Any], Any]
 
@@ -124,8 +124,8 @@ asyncio.run(main())
 
 
 def said(folder: Path, *arguments: str, **environ: str) -> str:
-    done = forked.run(
-        [forked.PYTHON, "-W", "error", "-c", PROGRAM, *arguments],
+    done = subprocesses.run(
+        [subprocesses.PYTHON, "-W", "error", "-c", PROGRAM, *arguments],
         cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

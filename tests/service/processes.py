@@ -21,7 +21,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.url import open_store
 from stowhand.worker.host import TIMINGS_VARIABLE, Timings
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.fork_server import FORKS_TOO, SERVES
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Workers:
             environment[FORKS_TOO] = "1"
         environment[TIMINGS_VARIABLE] = msgspec.json.encode(timings).decode()
         with self._log(len(self.processes)).open("wb") as log:
-            popen = forked.Popen if fork else subprocess.Popen
+            popen = subprocesses.Popen if fork else subprocess.Popen
             process = popen([*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True)
         self.processes.append(process)
         return process

@@ -43,13 +43,13 @@ from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
 from tests.service.processes import QUICK, Workers, add, children_of
-from tests.support import forked
+from tests.support import subprocesses
 
 
 def health(*options: str, **environment: str) -> tuple[int, str]:
     """``stowhand health``: its exit code, and its one line."""
     command = [sys.executable, "-m", "stowhand.cli", "health", *options]
-    done = forked.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
+    done = subprocesses.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
     said = done.stdout + done.stderr
     assert said.count("\n") == 1, said
     return done.returncode, said.strip()

@@ -22,7 +22,7 @@ from stowhand.service.run_all import run_all
 from stowhand.testing import MemoryStore
 from stowhand.worker.resetter import Resetter
 from stowhand.worker.worker import Worker
-from tests.support import forked
+from tests.support import subprocesses
 
 
 class Routine:
@@ -257,7 +257,7 @@ PROGRAM = """
 )
 def test_a_first_signal_lets_jobs_end_and_a_second_returns_them(seconds: str, signals: int, says: list[str]) -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), seconds]
-    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    with subprocesses.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         for number in range(signals):

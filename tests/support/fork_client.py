@@ -1,6 +1,6 @@
 """Has a program run by the fork server in this process's place: `fork_client.py ADDRESS PROGRAM [ARGUMENT …]`.
 
-Run by the programs of `forked.programs` under `python -IS`: each import here is time that a fork saves. Folder,
+Run by the programs of `subprocesses.programs` under `python -IS`: each import here is time that a fork saves. Folder,
 environment, standard streams and signals go there, the exit code comes back. What cannot be forked is started here.
 """
 

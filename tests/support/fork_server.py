@@ -1,8 +1,8 @@
 """A process that has imported what programs of ours import, and forks one for each request: a start in milliseconds.
 
-Run as a program by `forked.py`, with one end of a socket pair as its standard input. A request is one byte with file
-descriptors: of a file in memory with a JSON object, however long, and the program's. The answer is the process's id as
-text, or what went wrong.
+Run as a program by `subprocesses.py`, with one end of a socket pair as its standard input. A request is one byte with
+file descriptors: of a file in memory with a JSON object, however long, and the program's. The answer is the process's
+id as text, or what went wrong.
 """
 
 from __future__ import annotations
@@ -161,13 +161,13 @@ def _served() -> socket.socket | None:
             os.dup2(nothing, place)
         return theirs
     theirs.close()
-    spec = importlib.util.spec_from_file_location("forked", Path(__file__).with_name("forked.py"))
+    spec = importlib.util.spec_from_file_location("subprocesses", Path(__file__).with_name("subprocesses.py"))
     assert spec is not None
     assert spec.loader is not None
-    forked = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(forked)
-    forked.ask(mine)
-    vars(subprocess)["Popen"] = forked.Popen
+    subprocesses = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(subprocesses)
+    subprocesses.ask(mine)
+    vars(subprocess)["Popen"] = subprocesses.Popen
     return None
 
 

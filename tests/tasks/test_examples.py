@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.tasks.discovery import read_folder
-from tests.support import forked
+from tests.support import subprocesses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -39,8 +39,8 @@ def test_an_example_does_what_it_says(program: str, says: list[str], tmp_path: P
         for name, value in os.environ.items()
         if not name.startswith(("STOWHAND_", "PG")) and name != "DATABASE_URL"
     }
-    ended = forked.run(
-        [forked.PYTHON, "-W", "error", str(EXAMPLES / f"{program}.py")],
+    ended = subprocesses.run(
+        [subprocesses.PYTHON, "-W", "error", str(EXAMPLES / f"{program}.py")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -14,7 +14,7 @@ import pytest
 from stowhand.tasks.program import LineSplitter, ProgramProtocol, run_program
 from stowhand.worker.program_groups import PROGRAM_GROUPS, ProgramGroups
 from tests.conftest import Run
-from tests.support import forked
+from tests.support import subprocesses
 
 PATIENCE = 20
 # A program of two processes, which tells their ids and its worker's, and runs until it is killed.
@@ -49,7 +49,7 @@ def guarded() -> Iterator[ProgramGroups]:
 
 
 def processes_of_a_worker(program: str = WORKER) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
-    worker = forked.Popen([forked.PYTHON, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    worker = subprocesses.Popen([subprocesses.PYTHON, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
     assert worker.stdout is not None
     with worker.stdout:
         words = worker.stdout.readline().split()

@@ -32,7 +32,7 @@ from stowhand.web import dashboard
 from stowhand.web.board import mounted_board
 from stowhand.web.request import Right, Visitor
 from tests.remote.server.tokens import make_token
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 from tests.web.browser import Browser
 from tests.web.conftest import PageReader
 
@@ -224,8 +224,8 @@ def test_an_invalid_prefix_is_refused() -> None:
 
 async def test_a_remote_store_shows_single_jobs() -> None:
     lent = MemoryStore()
-    with SharedServer() as street:
-        store = open_store(street.lend(lent))
+    with SharedServer() as server:
+        store = open_store(server.lend(lent))
         await store.open()
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
         visitor = PageReader(store)
@@ -246,8 +246,8 @@ async def test_a_remote_store_shows_single_jobs() -> None:
 async def test_a_payload_that_a_remote_store_hides_is_not_shown_as_empty(tmp_path: Path) -> None:
     lent = MemoryStore()
     token = make_token(file := tmp_path / "tokens.json", "looks", Scope.READ)
-    with SharedServer() as street:
-        store = open_store(street.lend(lent, file), StoreOptions(token=token))
+    with SharedServer() as server:
+        store = open_store(server.lend(lent, file), StoreOptions(token=token))
         await store.open()
         job = await lent.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
         page = await PageReader(store).page(f"/job?id={job.id}")
@@ -262,8 +262,8 @@ async def test_a_payload_that_a_remote_store_hides_is_not_shown_as_empty(tmp_pat
 async def test_a_remote_store_that_refuses_is_not_reported_as_an_outage(tmp_path: Path) -> None:
     lent = MemoryStore()
     token = make_token(file := tmp_path / "tokens.json", "works", Scope.CLAIM)
-    with SharedServer() as street:
-        store = open_store(street.lend(lent, file), StoreOptions(token=token))
+    with SharedServer() as server:
+        store = open_store(server.lend(lent, file), StoreOptions(token=token))
         await store.open()
         page = await PageReader(store).page("/job?id=1", 502)
         assert "The store refused the request" in page

@@ -7,7 +7,7 @@ import sys
 import pytest
 import redis
 
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.child_does import CHILD_DOES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
@@ -68,8 +68,8 @@ flow.sync.close()
     ids=["on one loop", "without a loop", "a child that only ends"],
 )
 def test_both_sides_of_a_fork_go_on_with_sessions_of_their_own(story: str, redis_url: str) -> None:
-    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, redis_url]
-    ended = forked.run(words, capture_output=True, text=True, timeout=60)
+    words = [subprocesses.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, redis_url]
+    ended = subprocesses.run(words, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         jobs = [client.hget(key, "by") for key in client.scan_iter("*") if client.type(key) == "hash"]

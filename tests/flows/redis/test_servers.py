@@ -10,7 +10,7 @@ import psutil
 import pytest
 import redis
 
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.accounts import existing_account
 from tests.support.sources import ROOT
 from tests.support.valkey import LiveRedis, RedisServer, find_redis, main_redis
@@ -57,7 +57,9 @@ def test_the_server_of_a_killed_test_run_is_swept_away() -> None:
         "s = RedisServer(find_redis()).start();"
         "print(s.pid, s._place.home, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = forked.run([forked.PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    killed = subprocesses.run(
+        [subprocesses.PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     pid, home = killed.stdout.split()
     # The next server sweeps: this one, or one of another process of the run.
     with RedisServer(find_redis()):

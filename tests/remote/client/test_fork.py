@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from stowhand.testing import MemoryStore
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.child_does import CHILD_DOES
-from tests.support.lent import SharedServer
 from tests.support.memory_rows import rows_of
+from tests.support.shared_server import SharedServer
 
 STORY = """
 import asyncio, os, sys
@@ -34,11 +34,11 @@ loop.run_until_complete(store.close())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 def test_both_sides_of_a_fork_keep_working() -> None:
-    with SharedServer() as street:
-        url = street.lend(kept := MemoryStore())
-        words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + STORY, url]
-        ended = forked.run(words, capture_output=True, text=True, timeout=60)
+    with SharedServer() as server:
+        url = server.lend(kept := MemoryStore())
+        words = [subprocesses.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + STORY, url]
+        ended = subprocesses.run(words, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        street.take_back(url)
+        server.withdraw(url)
     tasks = [row.task for row in rows_of(kept)]
     assert sorted(tasks) == ["child", "child", "parent", "parent", "parent again", "parent again"]

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.valkey import free_port
 
 TIMEOUT_SECONDS = 60.0
@@ -40,7 +40,7 @@ class Serving:
         }
         command = [sys.executable, "-m", "stowhand.cli", "serve", "-c", self._store_url, "--port", str(self._port)]
         with (self._folder / "serve.log").open("ab") as log:
-            self._process = forked.Popen(
+            self._process = subprocesses.Popen(
                 [*command, "--tokens", str(self._tokens)], stdout=log, stderr=log, env=environment
             )
         deadline = time.monotonic() + TIMEOUT_SECONDS

@@ -23,7 +23,7 @@ from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.remote.server.tokens import make_token, revoke
 from tests.support.http_proxy import Fault, HttpProxy
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ async def scene(shared_server: SharedServer, tokens: Path | None = None) -> Asyn
             yield made
         finally:
             await made.close()
-            await asyncio.to_thread(shared_server.take_back, made.url)
+            await asyncio.to_thread(shared_server.withdraw, made.url)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY, Fault.DROP])

@@ -32,7 +32,7 @@ from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming
 from tests.remote.server.tokens import make_token
 from tests.support.jobs_table import jobs_table
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 OWN = ("path text not null", "size numeric not null default 1", "address inet default '10.0.0.1'")
 TABLE = f"""
@@ -75,7 +75,7 @@ class Uploads:
             async with HttpStore(url, HttpOptions(token=self.token)) as remote:
                 yield remote
         finally:
-            await asyncio.to_thread(self.shared_server.take_back, url)
+            await asyncio.to_thread(self.shared_server.withdraw, url)
 
     async def work(self, handler: Any, **options: Any) -> None:
         """A worker far away, until nothing is due."""

@@ -38,8 +38,8 @@ from tests.conftest import Run
 from tests.remote.server.tokens import make_token
 from tests.support.http_proxy import Fault, HttpProxy
 from tests.support.jobs_table import jobs_table
-from tests.support.lent import SharedServer
 from tests.support.memory_rows import raw_of, rows_of
+from tests.support.shared_server import SharedServer
 
 OWN = ("path text not null", "size bigint not null")
 TABLE = jobs_table("uploads", *OWN, dialect="sqlite", state="text default 'queued'")
@@ -68,7 +68,7 @@ async def lent(shared_server: SharedServer, store: Any, **options: Any) -> Async
         async with HttpStore(url, HttpOptions(**options)) as remote:
             yield remote
     finally:
-        await asyncio.to_thread(shared_server.take_back, url)
+        await asyncio.to_thread(shared_server.withdraw, url)
 
 
 async def until(reached: Callable[[], object], seconds: float = 25.0) -> None:
@@ -167,7 +167,7 @@ def test_a_remote_worker_declares_the_queues_of_its_tasks(shared_server: SharedS
         assert (await store.jobs.enqueue(NewJob(task="send"))).queue == "mail"
 
     run(go())
-    shared_server.take_back(url)
+    shared_server.withdraw(url)
 
 
 @dataclass
@@ -294,7 +294,7 @@ def test_a_worker_made_before_its_store_is_open_keeps_the_terms_of_the_table(
             assert worker.options.every_beat == pytest.approx(2)
             await remote.close()
         finally:
-            await asyncio.to_thread(shared_server.take_back, url)
+            await asyncio.to_thread(shared_server.withdraw, url)
 
     run(go())
     assert sorted(starts) == [1, 2, 3]
@@ -346,7 +346,7 @@ def test_a_worker_waits_for_a_server_that_is_away_at_its_start(shared_server: Sh
                 await done.wait()
                 worker.stop()
                 await running
-        await asyncio.to_thread(shared_server.take_back, url)
+        await asyncio.to_thread(shared_server.withdraw, url)
 
     run(go())
 
@@ -379,7 +379,7 @@ def test_an_app_works_on_a_lent_store_without_scheduling(
         await app.close()
 
     run(go())
-    shared_server.take_back(url)
+    shared_server.withdraw(url)
     assert "not scheduled, because the store is remote" in caplog.text
 
 

@@ -21,7 +21,7 @@ from stowhand.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, claiming, proof, token_of
-from tests.support import forked
+from tests.support import subprocesses
 
 
 def test_another_address_without_tokens_is_refused_with_the_fix(lend: Lend) -> None:
@@ -94,7 +94,7 @@ def test_connections_are_limited_by_open_files(hard: int, fits: int, asked_for: 
         f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard}));"
         " print(connection_limit(1000), r.getrlimit(r.RLIMIT_NOFILE)[0])"
     )
-    said = forked.run([forked.PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocesses.run([subprocesses.PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(fits), str(asked_for)]
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from stowhand import App
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.child_does import CHILD_DOES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
@@ -114,7 +114,7 @@ def test_a_pool_of_the_application_is_refused_after_a_fork(postgres_url: str) ->
 
 
 def program(story: str, url: str) -> str:
-    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, url]
-    ended = forked.run(words, capture_output=True, text=True, timeout=60)
+    words = [subprocesses.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, url]
+    ended = subprocesses.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
     return str(ended.stdout)

@@ -21,7 +21,7 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.sqlite.queue import schema
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.support import forked
+from tests.support import subprocesses
 from tests.support.child_does import CHILD_DOES
 from tests.support.memory_rows import raw_of, refuse, rows_of
 
@@ -184,6 +184,6 @@ assert tasks("again") == ["parent", "again"]
 
 @pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_has_a_copy_of_the_jobs() -> None:
-    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + FORKED]
-    ended = forked.run(words, capture_output=True, text=True, timeout=60)
+    words = [subprocesses.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + FORKED]
+    ended = subprocesses.run(words, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stdout + ended.stderr

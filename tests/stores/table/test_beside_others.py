@@ -22,7 +22,7 @@ from stowhand.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import AT, asking, claimed, opened, options
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 ENDS = [
     COMPLETED,

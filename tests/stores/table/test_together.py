@@ -20,7 +20,7 @@ from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import asking, opened, options
-from tests.support.lent import SharedServer
+from tests.support.shared_server import SharedServer
 
 TEN = Where("size", "together <=", 10)
 

@@ -1,9 +1,9 @@
 """Lent stores for tests: one real HTTP server in a thread, and under each path of it another store.
 
-with SharedServer() as street:
-    url = street.lend(store)             opened in the server's loop
+with SharedServer() as server:
+    url = server.lend(store)             opened in the server's loop
     …
-    street.take_back(url)
+    server.withdraw(url)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 SECRET = b"the secret of every server of one test run, so that a restart is no other server"
 
 
-class House:
+class ServedStore:
     """One store, served."""
 
     def __init__(self, store: AnyStore[Any], tokens: Path | None) -> None:
@@ -45,25 +45,29 @@ class House:
         self.audit: list[RemoteCallAudited] = []
         events.on(RemoteCallAudited, self.audit.append)
         authenticator = Authenticator(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
-        loan = SharedStore(store)
+        shared_store = SharedStore(store)
         self._store = store
-        self.bell = WakeBroadcast(store, events, clock)
+        self.broadcast = WakeBroadcast(store, events, clock)
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
-        self._throughput = RemoteThroughput(self._heartbeats, clock, events, is_kept=loan.kind == QUEUE)
+        self._throughput = RemoteThroughput(self._heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
         proofs = Proofs(SECRET)
-        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.is_valid, self._throughput.add_claims)
-        server = StoreServer(loan, self._heartbeats, proofs, claims, self._throughput, unchanged, lambda lease: None)
-        self.app: ASGIApp = HttpApp(server, authenticator, Health(loan, self.bell, events, clock), events)
+        claims = Claims(
+            shared_store, self.broadcast, self._heartbeats, proofs, authenticator.is_valid, self._throughput.add_claims
+        )
+        server = StoreServer(
+            shared_store, self._heartbeats, proofs, claims, self._throughput, unchanged, lambda lease: None
+        )
+        self.app: ASGIApp = HttpApp(server, authenticator, Health(shared_store, self.broadcast, events, clock), events)
 
     async def write_throughput(self) -> None:
         await self._throughput.write()
 
     async def open(self) -> None:
         await self._store.open()
-        self.bell.start()
+        self.broadcast.start()
 
     async def close(self) -> None:
-        await self.bell.stop()
+        await self.broadcast.stop()
         await self._throughput.close()
         await self._heartbeats.close()
         await self._store.close()
@@ -73,7 +77,7 @@ class SharedServer:
     """A server on a port of its own. Use it as a context manager."""
 
     def __init__(self, port: int = 0) -> None:
-        self._houses: dict[str, House] = {}
+        self._houses: dict[str, ServedStore] = {}
         self._count = 0
         self.seen: list[tuple[str, str]] = []
         """Method and path of every request, without the house's number."""
@@ -95,7 +99,7 @@ class SharedServer:
         )
         self._server = uvicorn.Server(config)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="lending street", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="shared server", daemon=True)
 
     def __enter__(self) -> SharedServer:
         self._thread.start()
@@ -103,7 +107,7 @@ class SharedServer:
 
     def __exit__(self, *exc: object) -> None:
         for number in list(self._houses):
-            self._take_back(number)
+            self._withdraw(number)
         self._server.should_exit = True
         self._thread.join(60)
         self._loop.close()
@@ -111,24 +115,24 @@ class SharedServer:
     def lend(self, store: AnyStore[Any], tokens: Path | None = None) -> str:
         """Serve this store; the URL under which."""
         self._count += 1
-        house = House(store, tokens)
+        house = ServedStore(store, tokens)
         self.do(house.open())
         self._houses[str(self._count)] = house
         return f"http://127.0.0.1:{self.port}/{self._count}"
 
-    def house(self, url: str) -> House:
+    def house(self, url: str) -> ServedStore:
         """What serves the store of this URL."""
         return self._houses[url.rpartition("/")[2]]
 
-    def take_back(self, url: str) -> None:
+    def withdraw(self, url: str) -> None:
         """Serve it no more."""
-        self._take_back(url.rpartition("/")[2])
+        self._withdraw(url.rpartition("/")[2])
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
         """Run something in the server's loop."""
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(60)
 
-    def _take_back(self, number: str) -> None:
+    def _withdraw(self, number: str) -> None:
         self.do(self._houses.pop(number).close())
 
     def _run(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
+from tests.support import subprocesses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are forked on Linux")
 
@@ -54,20 +54,22 @@ def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:
 def test_a_failed_request_gets_its_error() -> None:
     for request, error in (({"folder": "/missing"}, "FileNotFoundError"), ({}, "KeyError")):
         with pytest.raises(ChildProcessError, match=error):
-            forked._server().start(request, [0, 1, 2])
+            subprocesses._server().start(request, [0, 1, 2])
     assert output("print(1)") == "1\n"
 
 
 def output(code: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """What a forked program prints."""
     command = [sys.executable, "-c", code]
-    shown: str = forked.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown: str = subprocesses.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
     return shown
 
 
 def by_shell(code: str, before: str, more: dict[str, str]) -> str:
     """The same of one that a shell starts after `before`."""
-    path = f"{forked.programs()}:{os.environ['PATH']}"
+    path = f"{subprocesses.programs()}:{os.environ['PATH']}"
     command = ["sh", "-c", f'{before}\nexec python -c "$1"', "sh", code]
     env = dict(os.environ) | {"PATH": path} | more
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
