@@ -262,9 +262,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"include": ["shop/tasks.py"]}, "write a module"),
     ],
 )
-def test_what_an_app_cannot_be_made_of_is_refused_at_once_with_what_to_write(
-    arguments: dict[str, Any], words: str
-) -> None:
+def test_invalid_arguments_of_an_app_are_refused_at_once_with_advice(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         App(**arguments)
 

@@ -260,7 +260,7 @@ def test_what_cannot_stand_around_is_refused_when_the_app_is_made(option: str, g
     assert option in str(raised.value)
 
 
-def test_a_middleware_that_gives_no_handler_ends_the_start_by_its_name(run: Run) -> None:
+def test_a_middleware_that_returns_no_handler_is_named_in_the_error_at_start(run: Run) -> None:
     app = App(store=MemoryStore(), middleware=[gives_a_text])
 
     @app.task

@@ -157,7 +157,7 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
         (lambda: CommandHandler(lambda record: [], redact=["abc"]), "secret 1 is empty or very short"),
     ],
 )
-def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], object], words: str) -> None:
+def test_an_invalid_option_is_refused_when_it_is_declared(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words.replace("(", r"\(")):
         make()
 
@@ -365,9 +365,7 @@ def test_a_stop_ends_the_process_group_and_is_logged(
     wait_until_gone(int(pid))
 
 
-def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_started(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_a_command_stopped_while_it_starts_kills_its_processes(harness: Harness, tmp_path: Path) -> None:
     told = tmp_path / "pid"
 
     async def story() -> None:
@@ -426,7 +424,7 @@ def test_processes_left_by_a_command_are_killed(harness: Harness, monkeypatch: p
     psutil.Process(pids[2]).kill()  # it left the group, so it is its own master; nobody waited for it
 
 
-def test_input_that_nobody_reads_is_let_go(harness: Harness) -> None:
+def test_unread_input_is_discarded(harness: Harness) -> None:
     holds = python(
         "import subprocess\n"
         "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=-3, stderr=-3).pid, flush=True)\n",

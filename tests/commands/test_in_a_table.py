@@ -77,7 +77,7 @@ class Place:
 async def building(
     url: str, way: str | None = None, shared_server: SharedServer | None = None, **options: Any
 ) -> AsyncIterator[Place]:
-    """``way``: how the worker's store goes to the database; ``shared_server``: the worker goes through a server there."""
+    """``way``: how the store reaches the database; ``shared_server``: the worker uses the store through it."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(full_ddl(DdlOptions(shape=read_shape("builds", None, {}))).encode())
         await connection.execute("ALTER TABLE builds ADD script text NOT NULL")

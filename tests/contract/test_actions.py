@@ -69,7 +69,7 @@ async def test_an_unknown_job_is_missing(harness: StoreHarness) -> None:
         assert (answer.result, answer.job_id) == (ActionResult.MISSING, 999_999)
 
 
-async def test_a_key_that_nobody_holds_is_missing(harness: StoreHarness) -> None:
+async def test_an_unused_key_is_missing(harness: StoreHarness) -> None:
     assert (await harness.store.admin.remove_key("nobody")).result is ActionResult.MISSING
 
 

@@ -207,7 +207,7 @@ async def test_next_due_counts_retries_and_not_what_runs_or_has_ended(harness: S
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_what_may_delete_is_not_enqueued_by_whoever_may_enqueue(harness: StoreHarness, key: str | None) -> None:
+async def test_a_job_that_may_delete_is_refused_to_producers(harness: StoreHarness, key: str | None) -> None:
     """Built-in tasks come from administrators and crontabs; and nothing else of the call is written."""
     job = NewJob(task=PURGE_TASK, key=key)
     for refused in (

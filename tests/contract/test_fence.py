@@ -168,7 +168,7 @@ async def test_one_token_on_two_jobs_guards_each_of_them(harness: StoreHarness) 
 
 
 @needs("expired_leases")
-async def test_an_expired_lease_that_nobody_has_taken_may_still_settle(harness: StoreHarness) -> None:
+async def test_an_expired_lease_may_settle_until_another_worker_claims_the_job(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(3600)
     assert await harness.settle(lease) is Verdict.SETTLED

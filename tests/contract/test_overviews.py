@@ -78,7 +78,7 @@ async def test_what_a_worker_holds_is_shown_from_what_it_has_held_longest(harnes
     assert two.longest[0] == msgspec.structs.replace(whole, payload_text="")
 
 
-async def test_nobody_holds_anything(harness: StoreHarness) -> None:
+async def test_without_running_jobs_no_worker_holds_any(harness: StoreHarness) -> None:
     await harness.add()
     assert list(await harness.store.inspect.held()) == []
 

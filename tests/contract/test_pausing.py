@@ -144,7 +144,7 @@ async def test_serial_keys_are_listed_with_their_counts(harness: StoreHarness) -
     assert (last.waiting, last.due, last.running, last.failed, last.held_by) == (1, 0, 1, 1, running.job_id)
 
 
-async def test_the_paused_queues_are_told_alone(harness: StoreHarness) -> None:
+async def test_paused_queues_are_listed_alone(harness: StoreHarness) -> None:
     assert list(await harness.store.inspect.serials(paused=True)) == []
     await harness.in_state(State.FAILED, serial="b")
     await harness.add(serial="b", delay=60.0)

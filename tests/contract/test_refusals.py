@@ -75,7 +75,7 @@ async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(h
     assert {(one.job_id, one.operation) for one in refused} in ({(leases[1].job_id, "reset")}, set())
 
 
-async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHarness) -> None:
+async def test_an_error_that_a_cancellation_changed_is_reported(harness: StoreHarness) -> None:
     error, snooze, done = await start_many(harness, 3)
     for lease in (error, snooze, done):
         await harness.store.admin.cancel(lease.job_id)
@@ -91,7 +91,7 @@ async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHa
 
 
 @excepted(table="a record has no key")
-async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded(
+async def test_a_failed_job_whose_key_was_taken_or_removed_is_reported_as_recorded(
     harness: StoreHarness,
 ) -> None:
     taken, removed = await harness.start("a", key="taken"), await harness.start("b", key="removed")

@@ -241,7 +241,7 @@ async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(har
         {"flag": "x" * 129},
     ],
 )
-async def test_a_search_that_makes_no_sense_is_refused(harness: StoreHarness, wanted: dict[str, Any]) -> None:
+async def test_an_invalid_search_is_refused(harness: StoreHarness, wanted: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match=next(field for field in ("position", *wanted) if field in wanted)):
         await search(harness, **wanted)
 

@@ -130,7 +130,7 @@ async def test_a_head_in_the_future_does_not_block_the_queue(harness: StoreHarne
     assert (await harness.take()).job_id == following.id
 
 
-async def test_a_head_of_a_task_that_nobody_asked_for_does_not_block_the_queue(harness: StoreHarness) -> None:
+async def test_a_first_job_of_an_unrequested_task_does_not_block_the_serial_key(harness: StoreHarness) -> None:
     await harness.add("unknown", serial="q")
     following = await harness.add("known", serial="q")
     assert (await harness.take(tasks=("known",))).job_id == following.id

@@ -193,7 +193,7 @@ async def test_a_job_that_is_removed_takes_them_along(harness: StoreHarness) -> 
         assert not await tries_of(harness, job.id)
 
 
-async def test_a_job_that_nobody_has_held_takes_them_along(harness: StoreHarness) -> None:
+async def test_a_job_that_was_never_claimed_keeps_its_failed_attempts(harness: StoreHarness) -> None:
     job = await harness.add()
     await harness.store.admin.permanently_fail_jobs([job.id])
     await harness.store.admin.retry(job.id)

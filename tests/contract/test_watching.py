@@ -179,7 +179,7 @@ async def test_an_empty_store_has_no_counts(harness: StoreHarness) -> None:
     assert figures.states == dict.fromkeys(State, BoundedCount(0))
 
 
-async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: StoreHarness) -> None:
+async def test_names_beyond_the_limit_are_summed_up(harness: StoreHarness) -> None:
     await harness.store.jobs.enqueue_many([NewJob(task=f"t{number}") for number in range(MAX_LISTED_NAMES + 5)])
     await harness.store.jobs.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
     tasks = (await harness.store.inspect.figures()).tasks

@@ -199,7 +199,7 @@ def test_a_value_that_is_not_a_list_of_items_is_refused(wrong: Any) -> None:
         parse_cron_items(wrong)
 
 
-def test_a_name_that_cannot_be_shown_is_told_in_ascii() -> None:
+def test_an_unprintable_name_is_reported_in_ascii() -> None:
     (problem, _) = problems(CronItem(task="two\nlines\ud800", match="* * * * *"))
     assert problem.startswith(r"cron item 1 ('two\nlines\ud800'): task: ")
     (problem, *_) = problems(CronItem(task="x" * 1000, match="* * * * *"))

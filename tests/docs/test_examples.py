@@ -36,7 +36,7 @@ def test_the_shop_charges_retries_finds_poison_and_packs(tmp_path: Path) -> None
     ]
 
 
-def test_the_rate_limiter_limits_one_customer_and_nobody_else(tmp_path: Path) -> None:
+def test_the_rate_limiter_limits_one_customer_only(tmp_path: Path) -> None:
     assert run_example("rate_limiter", tmp_path) == [
         "8 for customer 1, never more than 2 in 0.5 s",
         "8 others waited for none of them: True",

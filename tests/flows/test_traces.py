@@ -99,9 +99,7 @@ def test_many_have_one_span(run: Run, place: str, spans: Spans) -> None:
     assert facts_of(span)["messaging.batch.message_count"] == 2
 
 
-def test_in_redis_it_is_a_field_that_a_program_may_give_and_that_harms_nobody(
-    run: Run, redis_url: str, spans: Spans
-) -> None:
+def test_in_redis_it_is_a_harmless_field_that_a_program_may_set(run: Run, redis_url: str, spans: Spans) -> None:
     async def step(job: FlowJob) -> None: ...
 
     async def go() -> None:

@@ -86,7 +86,7 @@ def test_without_a_preset_the_grace_is_its_own_and_one_that_is_given_wins(run: R
     assert embedded(run, App("memory://", preset="service"), timeout=None).grace == 25.0
 
 
-def test_a_preset_of_the_environment_that_does_not_exist_is_told_before_anything_runs(
+def test_an_unknown_preset_in_the_environment_is_reported_before_anything_runs(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(store=MemoryStore())

@@ -126,7 +126,7 @@ def test_reading_marks_no_queue_and_a_deleted_mark_frees_a_queue(run: Run, redis
     [({"layout": "priority"}, {"layout": "priority"}), ({}, {"hash_tag": "b"})],
     ids=["priority", "another tag"],
 )
-def test_flows_may_name_a_queue_alike_where_their_jobs_are_told_apart(
+def test_flows_may_share_a_queue_name_where_their_jobs_are_distinct(
     run: Run, redis_url: str, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     async def story() -> None:

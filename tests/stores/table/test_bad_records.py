@@ -73,7 +73,7 @@ def test_the_bad_one_is_an_error_alone_with_its_id_and_the_reason_and_the_others
     assert [event.outcome for event in ended if event.job_id == 2] == [AttemptOutcome.RETRY, AttemptOutcome.FAILED]
 
 
-def test_a_wrong_join_pauses_claims_says_so_and_fails_nobody(run: Run, place: Place) -> None:
+def test_a_wrong_join_pauses_claims_is_reported_and_fails_no_record(run: Run, place: Place) -> None:
     parted(place)
     place.add("a", "b", "c")
     place.sql("INSERT INTO parts VALUES (1), (1), (2), (2), (3), (3)")

@@ -100,7 +100,7 @@ def test_a_mark_that_others_claimed_over_is_lost_in_whatever_is_done_with_it(
     run(scenario())
 
 
-def test_whole_seconds_are_told_apart_by_the_reset_between_them(run: Run, place: Place) -> None:
+def test_attempts_in_one_second_are_distinguished_by_the_reset_between_them(run: Run, place: Place) -> None:
     given = mapped(place)
     kind = "integer" if place.kind == "sqlite" else "timestamptz(0)"
     place.sql("ALTER TABLE uploads ADD COLUMN began " + kind)

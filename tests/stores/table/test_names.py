@@ -59,7 +59,7 @@ def test_sql_in_a_name_is_refused_with_what_to_give(text: str) -> None:
         read_relation("table_name", text)
 
 
-def test_what_is_no_text_at_all_is_refused() -> None:
+def test_a_name_that_is_not_text_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="table_name: got a NoneType"):
         read_relation("table_name", None)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="table_name: empty; use a name"):
@@ -123,7 +123,7 @@ def test_only_optional_columns_can_be_absent() -> None:
     assert shape.has("state")
 
 
-def test_every_trouble_with_the_names_is_told_at_once() -> None:
+def test_all_mistakes_in_names_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_shape("jobs;", "view;", {"state": "a b"})
     for field in ("table_name: 'jobs;'", "view_name: 'view;'", "alternate_column_names['state']: 'a b'"):

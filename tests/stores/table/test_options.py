@@ -109,7 +109,7 @@ def test_records_that_could_not_outlast_three_beats_are_refused_with_the_sum() -
     options(stalled_max_age=0.3, heartbeat_interval=0.1)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     said = refused(name="", table_name="a b c", stalled_max_age=0, max_resets=-1, order_by_expression="x y")
     for field in ("name", "table_name", "stalled_max_age", "max_resets", "order_by_expression"):
         assert f"{field}:" in said

@@ -23,7 +23,7 @@ from tests.stores.table.conftest import Place
 from tests.stores.table.harness import AT, Upload, claimed, opened, options
 
 
-def test_a_requeued_record_is_taken_from_whoever_runs_it(place: Place, run: Run) -> None:
+def test_a_requeued_record_is_taken_from_its_worker(place: Place, run: Run) -> None:
     place.add("a.py")
 
     async def main() -> None:
@@ -89,7 +89,7 @@ def test_counts_are_by_state_and_by_condition(place: Place, run: Run) -> None:
     run(main())
 
 
-def test_durations_are_told_by_the_databases_clock(place: Place, run: Run) -> None:
+def test_durations_are_measured_by_the_databases_clock(place: Place, run: Run) -> None:
     now = datetime(2031, 1, 1, 12, tzinfo=UTC)
 
     def before(**ago: float) -> str:
@@ -157,7 +157,7 @@ def test_nothing_that_is_shown_holds_a_password() -> None:
     assert "secret" not in store.description
 
 
-def test_every_call_is_told_of_with_its_time_and_whether_it_failed(place: Place, run: Run) -> None:
+def test_every_call_emits_an_event_with_its_time_and_whether_it_failed(place: Place, run: Run) -> None:
     place.add("a.py")
     events = Events()
     told: list[StoreCalled] = []
@@ -218,7 +218,7 @@ def test_records_are_listed_by_state_and_page_without_a_token(place: Place, run:
 
 
 @pytest.mark.parametrize("state", ["failed", "canceled", "errored", "queued"])
-def test_a_retried_record_begins_anew_and_whoever_held_it_writes_nothing(place: Place, run: Run, state: str) -> None:
+def test_a_retried_record_starts_again_and_its_former_worker_writes_nothing(place: Place, run: Run, state: str) -> None:
     place.add("a.py")
     place.sql("UPDATE uploads SET num_failures = 3, num_resets = 1")
 

@@ -124,7 +124,7 @@ def test_scan_is_given_exactly_the_values() -> None:
     assert records(scan=lambda row: ("made of", row)).read(NAMES, POSTGRES) == ("made of", POSTGRES)
 
 
-def test_an_asynchronous_scan_is_a_mistake_that_is_told() -> None:
+def test_an_asynchronous_scan_is_refused() -> None:
     async def scan(row: Any) -> Any:
         return row
 
@@ -213,7 +213,7 @@ def test_a_moment_may_be_meant_as_text_and_a_dict_has_what_is_stored() -> None:
     assert records(Named).make(["id", "queued_at"], row[:2]) == Named(str(U), AT)
 
 
-def test_an_error_whose_text_cannot_be_made_is_told_by_its_name() -> None:
+def test_an_error_without_a_printable_text_is_reported_by_its_name() -> None:
     class Nasty(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
@@ -229,7 +229,7 @@ def test_the_fields_that_rows_lack_are_known_before_any_row() -> None:
     assert records().missing([]) == []
 
 
-def test_a_key_is_found_as_attribute_as_item_or_as_one_is_told() -> None:
+def test_a_key_is_found_as_attribute_as_item_or_by_record_id() -> None:
     @dataclass
     class Keyed:
         number: int

@@ -33,7 +33,7 @@ def without_id(place: Place) -> None:
     place.sql(f"UPDATE uploads SET started_at = {ago}, last_heartbeat_at = {ago} WHERE path = 'runs'")
 
 
-def test_records_without_an_id_are_neither_claimed_nor_listed_and_stop_nobody(place: Place, run: Run) -> None:
+def test_records_without_an_id_are_neither_claimed_nor_listed_and_block_no_claim(place: Place, run: Run) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
             assert await store.next_due(None) is None

@@ -217,7 +217,7 @@ def test_a_resetter_revives_what_a_dead_worker_held_and_gives_up_after_so_often(
 
 
 @pytest.mark.parametrize("how", ["UPDATE uploads SET cancel = true", "DELETE FROM uploads"])
-def test_a_running_handler_is_told_soon_after_somebody_cancels_or_deletes_its_record(
+def test_a_running_handler_is_stopped_soon_after_its_record_is_canceled_or_deleted(
     run: Run, place: Place, how: str
 ) -> None:
     reasons: list[str] = []

@@ -161,7 +161,7 @@ def test_what_only_the_application_can_write_is_refused(app: Application, run: R
         run(app.table().open())
 
 
-def test_states_that_nobody_knows_are_told_of_and_do_no_harm(app: Application, run: Run) -> None:
+def test_unknown_states_are_reported_and_do_no_harm(app: Application, run: Run) -> None:
     for state in (None, "new", "new", "queued"):
         app.add(state=state)
     found = check(app, run)
@@ -172,7 +172,7 @@ def test_states_that_nobody_knows_are_told_of_and_do_no_harm(app: Application, r
 
 
 @pytest.mark.parametrize(("default", "said"), [("", "no default"), (" DEFAULT 'new'", "the default 'new'")])
-def test_a_state_with_another_default_is_told_of_and_stays(made: Made, run: Run, default: str, said: str) -> None:
+def test_a_state_with_another_default_is_reported_and_kept(made: Made, run: Run, default: str, said: str) -> None:
     app = made(altered("state", f"state TEXT{default},"))
     (finding,) = [one for one in check(app, run) if "default" in one.problem]
     assert said in finding.problem
