@@ -390,7 +390,7 @@ def test_a_worker_that_opens_for_minutes_is_alive(run: Run) -> None:
                 await clock.advance(5)
                 ages = liveness.ages()
                 assert max(ages.values()) <= 5, ages
-                assert not liveness.claimed, "not ready"
+                assert not liveness.has_claimed, "not ready"
             loaded.set()
             await clock.settle()
             assert max(liveness.ages().values()) <= 5

@@ -396,7 +396,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         (["jobs", "{}", "--key", "userId=1", "--failed"], 2, "omit --queue and --failed"),
         (["jobs", "{}", "--after", "x"], 2, "--after goes with --failed"),
         (["show", "{}", "nobody\x1b[2J"], 1, "there is no job nobody\\x1b[2J"),
-        (["show", "{}", ""], 2, "a job's id is a text"),
+        (["show", "{}", ""], 2, "job id: got '';"),
         (["retry", "{}"], 2, "name the jobs"),
         (["retry", "{}", "x", "--failed"], 2, "name the jobs"),
         (["retry", "{}", "x", "--yes"], 2, "--queue and --yes go with --failed"),

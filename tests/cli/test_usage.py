@@ -67,7 +67,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("enqueue", "hello", "--run-at", "2030-01-31T09:00:00"), "time zone"),
         (("enqueue", "hello", "--run-at", "+5parsecs"), "unit of time"),
         (("enqueue", "hello", "--key-mode", "replace"), "--key"),
-        (("enqueue", "hello", "--max-attempts", "0"), "--max-attempts: 0"),
+        (("enqueue", "hello", "--max-attempts", "0"), "--max-attempts: got 0"),
         (("enqueue", "hello", "--priority", "99999999999"), "priority"),
         (("enqueue", "helo", "--tasks", "tasks"), "did you mean 'hello'?"),
     ],
@@ -87,8 +87,8 @@ def test_all_invalid_settings_are_reported_at_once(call: Stowhand, folder: Path)
     assert ended.code == 2
     assert ended.err.count("error: ") == 1
     assert "did you mean 'processes'?" in ended.err
-    assert "--concurrency: 0" in ended.err
-    assert "--lease: 0.1" in ended.err
+    assert "--concurrency: got 0" in ended.err
+    assert "--lease: got 0.1" in ended.err
 
 
 def test_a_worker_without_tasks_shows_how_to_write_one(call: Stowhand, folder: Path) -> None:

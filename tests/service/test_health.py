@@ -191,8 +191,8 @@ def test_an_idle_worker_is_not_ready_while_the_store_refuses_writes(sqlite_worke
 
 
 def test_refused_calls_and_silent_processes_are_named() -> None:
-    well = Report(at=100.0, ages={}, heard=99.0, claimed=True)
-    refused = Report(at=100.0, ages={}, heard=40.0, claimed=True, refused={"settling": 12.4})
+    well = Report(at=100.0, ages={}, last_answer_at=99.0, has_claimed=True)
+    refused = Report(at=100.0, ages={}, last_answer_at=40.0, has_claimed=True, refused={"settling": 12.4})
     processes = [
         Process("process 1", 200.0, well),
         Process("process 2", 200.0, refused),
@@ -286,14 +286,14 @@ def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
     ready, starting = (Worker(store, handle, WorkerOptions(once=True)) for _ in range(2))
     run(ready.run())
     clock = SystemClock()
-    assert joint_report([ready], clock).claimed
-    assert not joint_report([ready, starting], clock).claimed
-    assert joint_report([ready, starting], clock).heard == ready.controls.liveness.heard
+    assert joint_report([ready], clock).has_claimed
+    assert not joint_report([ready, starting], clock).has_claimed
+    assert joint_report([ready, starting], clock).last_answer_at == ready.controls.liveness.last_answer_at
 
 
 def test_a_process_that_does_not_report_is_stuck() -> None:
-    well = Report(at=100.0, ages={"loop": 0.1}, heard=None, claimed=True)
-    ill = Report(at=100.0, ages={"loop": 9.0}, heard=None, claimed=True)
+    well = Report(at=100.0, ages={"loop": 0.1}, last_answer_at=None, has_claimed=True)
+    ill = Report(at=100.0, ages={"loop": 9.0}, last_answer_at=None, has_claimed=True)
     children = [Process("process 1", 500.0, well), Process("process 2", 3.0, None)]
     assert stuck_process_reasons(children, {"loop": 5.0}, 100.0 + MAX_START_SECONDS) == []
     assert stuck_process_reasons(children, {"loop": 5.0}, 101.0 + MAX_START_SECONDS) == [

@@ -602,21 +602,21 @@ async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
     async with at_work(taking(clock, 10), clock=clock, concurrency=2) as harness:
         first = await harness.add()
         await clock.advance(1)
-        harness.worker.controls.quiet(True)
-        harness.worker.controls.quiet(True)
+        harness.worker.controls.pause_claims(True)
+        harness.worker.controls.pause_claims(True)
         second = await harness.add()
         await clock.advance(3600)
         assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
         (row,) = await harness.store.inspect.workers()
         assert row.is_alive
         assert row.description.stopping, "it takes nothing new"
-        harness.worker.controls.quiet(False)
+        harness.worker.controls.pause_claims(False)
         await clock.advance(11)
         assert (await harness.job(second)).state is State.COMPLETED
 
 
 async def test_a_quiet_worker_stops_like_any_other() -> None:
     async with at_work(nothing) as harness:
-        harness.worker.controls.quiet(True)
+        harness.worker.controls.pause_claims(True)
         harness.worker.stop()
         await harness.ended()

@@ -199,7 +199,7 @@ def stop(harness: WorkerHarness) -> None:
 
 
 def quiet(harness: WorkerHarness) -> None:
-    harness.worker.controls.quiet(True)
+    harness.worker.controls.pause_claims(True)
 
 
 def set_tasks(harness: WorkerHarness) -> None:

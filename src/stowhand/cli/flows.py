@@ -1,4 +1,4 @@
-"""``stowhand flows``: list the queues and jobs of a program's flow, retry, cancel, watch, run."""
+"""``stowhand flows``: list the queues and jobs of a program's flow; retry, cancel and pause; monitor and run it."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **option_v
         if view is None or job is None:
             return None
         is_live = not view.state.has_ended and view.state is not Stage.LOST
-        position = await _find(flow, view.queue, job_id) if is_live and view.queue is not None else None
+        position = await _find_position(flow, view.queue, job_id) if is_live and view.queue is not None else None
         paused = {count.queue for count in await flow.monitor.counts() if count.paused}
-        counts_by_queue = {} if children else await _children(flow, job)
+        counts_by_queue = {} if children else await _count_children(flow, job)
         return FlowJobDetails(
             view, job, position, counts_by_queue, paused=position is not None and position.queue in paused
         )
@@ -149,7 +149,7 @@ def list_jobs(
     if queue is not None:
         flow.shape.find_queue(queue)
     if key is None and not failed:
-        positions = with_flow(flow, lambda flow: _positions(flow, queue, limit))
+        positions = with_flow(flow, lambda flow: _list_positions(flow, queue, limit))
         show_all(positions, "No jobs.", position_columns(positions, has_several_queues=queue is None), as_json=as_json)
         return
     more = ""
@@ -157,7 +157,7 @@ def list_jobs(
         jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(*key))
         more = f"These are the first of {len(jobs)}: --limit" if len(jobs) > limit else ""
     else:
-        jobs, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
+        jobs, last = with_flow(flow, lambda flow: _list_failed(flow, queue, after, limit))
         more = f"There may be more: --after {escape(last)}" if last is not None else ""
     show_all(jobs[:limit], "No jobs.", JOB_COLUMNS, as_json=as_json, encode=lambda job: job)
     if more:
@@ -196,7 +196,7 @@ def retry_jobs(
     if failed:
         if queue is not None:
             flow.shape.find_queue(queue)
-        selected_ids = with_flow(flow, lambda flow: _all_failed(flow, queue))
+        selected_ids = with_flow(flow, lambda flow: _all_failed_ids(flow, queue))
         if not selected_ids:
             click.echo("No failed jobs.", err=True)
             return OK
@@ -326,7 +326,7 @@ def _log_workers(flow: Flow) -> None:
         core_logger().info(f"No workers here for: {', '.join(idle)}")
 
 
-async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
+async def _find_position(flow: Flow, queue: str, job_id: str) -> Position | None:
     position, is_complete = await flow.monitor.position_of(queue, job_id)
     if position is None and not is_complete:
         click.echo(
@@ -335,7 +335,7 @@ async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
     return position
 
 
-async def _children(flow: Flow, job: Job) -> dict[str, Counter[str]]:
+async def _count_children(flow: Flow, job: Job) -> dict[str, Counter[str]]:
     """Count a job's children in each parent's queue, by state."""
     children: dict[str, Counter[str]] = {}
     for queue in flow.shape.all_queues():
@@ -349,22 +349,22 @@ async def _children(flow: Flow, job: Job) -> dict[str, Counter[str]]:
     return children
 
 
-async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:
+async def _list_positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:
     rows: list[Position] = []
     for name in [queue] if queue is not None else [flow_queue.name for flow_queue in flow.shape.all_queues()]:
         rows += await flow.monitor.positions(name, limit)
     return rows
 
 
-async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) -> tuple[list[Job], str | None]:
+async def _list_failed(flow: Flow, queue: str | None, after: str | None, limit: int) -> tuple[list[Job], str | None]:
     """Return the jobs, and the last id if there may be more."""
     ids = await flow.engine.failed(queue, after=after, limit=limit)
     jobs = [job for job in await flow.get_jobs(ids) if job is not None]
     return jobs, ids[-1] if len(ids) == limit else None
 
 
-async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
-    """Return the ids of failed jobs. Without ``queue``, children are excluded: most parents have moved on."""
+async def _all_failed_ids(flow: Flow, queue: str | None) -> list[str]:
+    """Return the ids of failed jobs. Without ``queue``, children are excluded, because most parents have continued."""
     job_ids: list[str] = []
     while True:
         page = await flow.engine.failed(queue, after=job_ids[-1] if job_ids else None, limit=IDS_PER_PAGE)

@@ -29,20 +29,20 @@ class RequestedFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: PastTime | None = None
     until: PastTime | None = None
 
-    async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
+    async def filter(self, store: QueueStore, **other_fields: Any) -> JobFilter:
         """Return the filter for a store. Times use the store's clock."""
         values = {name: getattr(self, name) for name in ("states", "task", "queue", "serial", "worker", "error")}
         for name in ("since", "until"):
             if (time := getattr(self, name)) is not None:
                 values[name] = await time.by(store.timetable.now)
-        return JobFilter(**values, **more)
+        return JobFilter(**values, **other_fields)
 
     async def ids(self, store: QueueStore) -> list[int]:
         """Return the ids of all matching jobs."""
         return await ids_of(store, await self.filter(store))
 
     def describe(self) -> str:
-        """Describe the filter for a question."""
+        """Return the end of a question, such as `` of task send``."""
         values = ((text, getattr(self, name)) for name, text in _FILTER_PHRASES.items())
         return "".join(text.format(escape(str(value))) for text, value in values if value is not None)
 

@@ -44,9 +44,9 @@ def command(
 ) -> int:
     """Install or upgrade the store's schema.
 
-    It does nothing if the schema has this version.
+    Nothing is changed if the schema has this version.
 
-    It reverts changes that other programs made to the schema's functions.
+    Changes that other programs made to the schema's functions are reverted.
     """
     store = settings_of(option_values).store
     click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
@@ -81,12 +81,12 @@ async def move_from_graphile(settings: StoreSettings, source_schema: str, *, rol
         assert isinstance(store, PostgresStore)
         move = store.from_graphile(source_schema)
         contents = await (move.move(roles=roles) if is_confirmed else move.look())
-    own_schema, kept = settings.options.schema, move.kept
+    own_schema, archived_schema = settings.options.schema, move.kept
     verb = "Moved" if is_confirmed else "Would move"
     click.echo(f"{verb} from schema {escape(source_schema)} to schema {escape(own_schema)}:")
     for line in _contents(contents):
         click.echo(f"  {line}")
-    click.echo(f"The old schema {'is now called' if is_confirmed else 'would be called'} {escape(kept)}.")
+    click.echo(f"The old schema {'is now called' if is_confirmed else 'would be called'} {escape(archived_schema)}.")
     for problem in contents.problems:
         click.echo(f"{escape(problem)}.", err=True)
     if not is_confirmed:
@@ -146,7 +146,10 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
 
 
 def _fixed_lines(changes: Sequence[str], unfixed: Sequence[str]) -> Iterator[str]:
-    yield "The schema differed from this version: it was changed by hand or by another program, or an upgrade was cut."
+    yield (
+        "The schema differed from this version: it was changed by hand or by another program, or an upgrade was"
+        " interrupted."
+    )
     for change in changes:
         yield f"  {change}: {'cannot be fixed here' if change in unfixed else 'fixed'}"
 

@@ -45,7 +45,7 @@ class KeyMode(StrEnum):
 
 
 DROPPED_RESULT = " null"
-"""``result_text`` of a result that could not be kept. Readers see null; no real result begins with a space."""
+"""``result_text`` of a result that the store could not keep. Readers see null. No real result starts with a space."""
 EXPIRED_ERROR = "it expired before its first attempt"
 """The error of a job that ``NewJob.expires`` canceled."""
 DEFAULT_MAX_ATTEMPTS = 25
@@ -65,13 +65,13 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, meta
     run_at: datetime | None = None
     """Aware. ``None``: now, by the store's clock."""
     delay: float | None = None
-    """Seconds from now by the store's clock. Not together with ``run_at``."""
+    """Seconds from now by the store's clock. It excludes ``run_at``."""
     priority: int = 0
     """Smaller runs first. 32 bits."""
     max_attempts: int | None = None
     """``None``: the default of the store's schema, else 25."""
     max_resets: int | None = None
-    """How many lost workers the job survives. ``None``: 5, or 0 if ``max_attempts`` is 1."""
+    """Maximum number of resets. ``None``: 5, or 0 if ``max_attempts`` is 1."""
     key: str | None = None
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()

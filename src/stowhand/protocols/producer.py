@@ -161,7 +161,7 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the result was too large to be stored."""
+        """Whether the store could not keep the result."""
         return self.result_text == DROPPED_RESULT
 
     def applied(self, job: Job) -> Job:

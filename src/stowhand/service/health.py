@@ -20,8 +20,9 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import DEFAULT_TIMINGS, LoopLiveness, Timings
 
 MIN_STORE_CALL_SECONDS = 60.0
-"""Minimum of the seconds that a call to the store may take: drivers time out before."""
+"""Lower bound of the maximum duration of a store call. Drivers time out earlier."""
 MIN_POLL_BOUND_SECONDS = 10.0
+"""Lower bound of the maximum duration of a wait for wake-ups."""
 MAX_CRON_SECONDS = 600.0
 """Large, because a backfill may span up to a year."""
 MAX_REPORT_AGE_SECONDS = 10.0
@@ -36,10 +37,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     ages: dict[str, float]
     """Seconds since each loop last made progress, by loop."""
-    heard: float | None
+    last_answer_at: float | None
     """Time of the store's latest answer; ``None`` before the first."""
-    claimed: bool
-    """The store has answered a claim, so the worker can take jobs."""
+    has_claimed: bool
+    """Whether the store has answered a claim, so that the worker can take jobs."""
     refused: dict[str, float] = {}
     """Seconds for which the store has answered with errors only, by loop."""
     unready: str | None = None
@@ -65,8 +66,8 @@ def report_of(liveness: LoopLiveness, clock: Clock) -> Report:
     return Report(
         at=clock.monotonic(),
         ages=liveness.ages(),
-        heard=liveness.heard,
-        claimed=liveness.claimed,
+        last_answer_at=liveness.last_answer_at,
+        has_claimed=liveness.has_claimed,
         refused=liveness.refused(),
         unready=liveness.unready(),
     )
@@ -108,7 +109,7 @@ def stuck_process_reasons(processes: Sequence[Process], max_ages: Mapping[str, f
 
 def starting_reasons(processes: Sequence[Process], store_noun: str = "store") -> list[str]:
     """Return a phrase for each process whose first claim has not been answered."""
-    names = [process.name or "it" for process in processes if process.report is None or not process.report.claimed]
+    names = [process.name or "it" for process in processes if process.report is None or not process.report.has_claimed]
     return [f"{name} is starting: the {store_noun} has answered no claim yet" for name in names]
 
 
@@ -145,7 +146,7 @@ def rounded_ages(ages: Mapping[str, float]) -> dict[str, float]:
 
 
 def write_report(folder: Path, report: Report) -> None:
-    """Write the report of this process atomically."""
+    """Write the report of this process atomically. After a failure the previous report grows old and shows it."""
     with suppress(OSError):
         new = folder / f"{os.getpid()}.new"
         new.write_bytes(msgspec.json.encode(report))

@@ -185,8 +185,8 @@ class HealthReporter(ProcessObserver):
     def _heard(self) -> float | None:
         """Return the seconds since the store last answered any process."""
         times = [
-            self._probe.heard,
-            *(process.report.heard for process in self._processes() if process.report is not None),
+            self._probe.last_answer_at,
+            *(process.report.last_answer_at for process in self._processes() if process.report is not None),
         ]
         answer_times = [time for time in times if time is not None]
         return round(self._clock.monotonic() - max(answer_times), 1) if answer_times else None

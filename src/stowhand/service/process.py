@@ -134,7 +134,7 @@ class Stopper:
 
         def release_and_exit() -> None:
             kill_programs()
-            others = [lease for lease in self._worker.controls.held() if lease != blocking]
+            others = [lease for lease in self._worker.controls.current_leases() if lease != blocking]
             _run_within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE_SECONDS)
             hard_exit(self._supervised_code(HUNG_CODE) if self._is_supervised else exit_codes.FAILURE)
 
@@ -147,7 +147,7 @@ class Stopper:
     def quiet(self, *, on: bool) -> None:
         """Pause claiming, or resume, on the supervisor's order."""
         self._is_quiet = on
-        self._on_loop(lambda: self._worker.controls.quiet(on))
+        self._on_loop(lambda: self._worker.controls.pause_claims(on))
 
     def now(self) -> None:
         """Return all jobs at once: the supervisor is lost, or had two requests to stop."""
@@ -341,8 +341,8 @@ def release_and_exit(
         _ACTIVE_TRACES.clear()  # their export has started or finished
         hard_exit(code)
     kill_programs()
-    _run_within(worker.controls.give_up, FLUSH_TIMEOUT_SECONDS)
-    _run_within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), timeout)
+    _run_within(worker.controls.report_unrecorded, FLUSH_TIMEOUT_SECONDS)
+    _run_within(lambda: asyncio.run(_release(store, worker.controls.current_leases(), worker.id)), timeout)
     hard_exit(exit_codes.FAILURE)
 
 

@@ -1,7 +1,7 @@
 """Recurring items of a process, from a crontab file and an App, and their scheduler.
 
-The file is read at the start and again at HUP. A bad file prevents the start. Later, it is reported and the previous
-items stay.
+The file is read at the start and again at the signal HUP. An invalid file prevents the start. At a later reading, its
+error is reported and the current items stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_CRONTAB = "crontab"
 class RecurringItems:
     """The items of this process, read and checked, and their scheduler.
 
-    Raises ConfigurationError for a bad file, or if there is neither an item nor a task.
+    Raises ConfigurationError for an invalid file, or if there is neither an item nor a task.
     """
 
     def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: QueueStore, events: Events) -> None:
@@ -78,7 +78,7 @@ def items_in_file(settings: WorkerSettings, *, must_exist: bool = False) -> tupl
 
 
 def crontab_file(settings: WorkerSettings) -> Path | None:
-    """Return the named file, or ``crontab`` beside the folder of tasks. An App needs none."""
+    """Return the configured file, else ``crontab`` beside the folder of tasks; ``None`` for an App without a file."""
     if settings.crontab is not None:
         return Path(settings.crontab)
     if settings.app is not None:

@@ -52,7 +52,7 @@ class StoreProbe:
             self._queries = {name: _CachedQuery(query, *limits) for name, query in queries.items()}
 
     @property
-    def heard(self) -> float | None:
+    def last_answer_at(self) -> float | None:
         """Time of the store's latest answer to this probe, by the monotonic clock."""
         return None if self._check is None else self._check.answered_at
 

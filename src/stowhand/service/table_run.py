@@ -88,8 +88,10 @@ def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
     return Report(
         at=clock.monotonic(),
         ages={label + name: age for label, report in labelled for name, age in report.ages.items()},
-        heard=max((report.heard for report in reports if report.heard is not None), default=None),
-        claimed=all(report.claimed for report in reports),
+        last_answer_at=max(
+            (report.last_answer_at for report in reports if report.last_answer_at is not None), default=None
+        ),
+        has_claimed=all(report.has_claimed for report in reports),
         refused={label + name: age for label, report in labelled for name, age in report.refused.items()},
         unready="; ".join(f"{label}{report.unready}" for label, report in labelled if report.unready) or None,
     )

@@ -203,13 +203,13 @@ class LoopLiveness:
         return {name: max(now - since, 0.0) for name, since in refused_since.items() if since is not None}
 
     @property
-    def heard(self) -> float | None:
+    def last_answer_at(self) -> float | None:
         """Monotonic time of the store's last answer to a claim or settlement; ``None`` before the first."""
         answer_times = (self._calls["claiming"].answered_at, self._calls["settling"].answered_at)
         return max((time for time in answer_times if time is not None), default=None)
 
     @property
-    def claimed(self) -> bool:
+    def has_claimed(self) -> bool:
         """Whether a claim has succeeded, so that the worker counts as started."""
         return self._calls["claiming"].answered_at is not None
 
@@ -218,14 +218,14 @@ class WorkerControls(msgspec.Struct, frozen=True):
     """Functions of a worker that the process around it calls."""
 
     liveness: LoopLiveness
-    quiet: Callable[[bool], None]
+    pause_claims: Callable[[bool], None]
     """With True: claims no new jobs, continues the running ones, and returns unstarted ones to the queue. With False:
     claims again. May be repeated. Call it on the worker's own loop."""
     set_tasks: Callable[[tuple[str, ...] | None], None]
     """Sets the tasks whose jobs are claimed from now on; ``None`` means all. Call it on the worker's own loop."""
-    held: Callable[[], list[Lease]]
+    current_leases: Callable[[], list[Lease]]
     """Returns all current leases. Callable from any thread. Only a process that exits next may release them."""
-    give_up: Callable[[], None]
+    report_unrecorded: Callable[[], None]
     """Emits an event for each outcome that the store has not recorded. Callable from any thread, before the exit."""
     renewal_reason: Callable[[], str | None]
     """Returns the limit that the worker has reached; ``None`` if it has not. Its process then exits and is replaced."""

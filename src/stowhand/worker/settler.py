@@ -123,10 +123,10 @@ class Settler:
             self._arrived.set()
             raise
         except BaseException:
-            self.give_up()
+            self.report_unrecorded()
             raise
 
-    def give_up(self) -> None:
+    def report_unrecorded(self) -> None:
         """Emit an event for each outcome that the store has not recorded. The last call, from any thread."""
         lost = (*self._in_flight, *self._pending, *self._separate)
         self._in_flight = []

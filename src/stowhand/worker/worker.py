@@ -157,9 +157,8 @@ class Worker:
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moved_at_by_loop = {"loop": lambda: watchdog.last_alive, "heartbeat": heartbeat_moved_at}
         self._liveness.bind(moved_at_by_loop, calls, watchdog.lag, heartbeater.refused_since, limits.unready)
-        self.controls = WorkerControls(
-            self._liveness, self._quiet, state.set_tasks, leases.list_all, settler.give_up, limits.renewal_reason
-        )
+        actions = (self._quiet, state.set_tasks, leases.list_all, settler.report_unrecorded)
+        self.controls = WorkerControls(self._liveness, *actions, limits.renewal_reason)
 
     # -- run and stop ----------------------------------------------------------------------------
 
@@ -211,7 +210,7 @@ class Worker:
                             for task in loop_tasks:
                                 task.cancel()
         finally:
-            self._settler.give_up()
+            self._settler.report_unrecorded()
             await self._close()
 
     async def _validate(self) -> None:

@@ -45,11 +45,11 @@ async def use_every_client(url: str) -> None:
 
     async def look() -> list[bytes | str]:
         async with dialed(url) as another:
-            return list(await another.calls().lrange(KEY, 0, -1))
+            return list(await another.shared_client().lrange(KEY, 0, -1))
 
     async with dialed(url) as dialer:
-        calls, waiting = dialer.calls(), dialer.blocking_call(20)
-        assert calls is dialer.calls()
+        calls, waiting = dialer.shared_client(), dialer.blocking_client(20)
+        assert calls is dialer.shared_client()
         await calls.delete(KEY)
         wait = waits(waiting, 20)
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ def test_tls_trusts_the_named_authority_only(run: Run, redis_server: RedisServer
                     pytest.raises(StoreUnreachable, match="ssl_ca_certs"),
                     translated(read_address(end.url), opening=True),
                 ):
-                    await dialer.calls().ping()
+                    await dialer.shared_client().ping()
 
     run(check())
 
@@ -111,7 +111,7 @@ def test_tls_trusts_the_named_authority_only(run: Run, redis_server: RedisServer
 def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: Run) -> None:
     async def check(pair: RedisPair, sentinel: RedisSentinel) -> None:
         async with dialed(sentinel.url) as dialer:
-            calls = dialer.calls()
+            calls = dialer.shared_client()
             await calls.set("kept", "yes")
             pair.wait_for_replica()
             pair.primary.stop("kill")
@@ -138,7 +138,7 @@ def test_a_cancelled_wait_also_ends_on_the_server(
 ) -> None:
     async def check(url: str) -> None:
         async with dialed(url) as dialer:
-            calls, waiting = dialer.calls(), dialer.blocking_call(20)
+            calls, waiting = dialer.shared_client(), dialer.blocking_client(20)
             for step in range(40):  # on its way, however far it has come
                 wait = waits(waiting, 20, f"{KEY}:taken")
                 for _ in range(step):
@@ -165,7 +165,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
         async with dialed(redis_url) as dialer:
             try:
                 with translated(read_address(redis_url)):
-                    return await waits(dialer.blocking_call(3 * deadline), 3 * deadline) is None
+                    return await waits(dialer.blocking_client(3 * deadline), 3 * deadline) is None
             except NoReply:
                 return False
 
@@ -185,9 +185,9 @@ def test_a_call_to_a_silent_server_ends_in_time(run: Run, monkeypatch: pytest.Mo
             await answers(dialer, address)
             server.freeze()
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
-                await dialer.calls().ping()
+                await dialer.shared_client().ping()
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
-                await ping_in_a_pipeline(dialer.calls())
+                await ping_in_a_pipeline(dialer.shared_client())
             server.thaw()
             await answers(dialer, address)
 
@@ -196,7 +196,7 @@ def test_a_call_to_a_silent_server_ends_in_time(run: Run, monkeypatch: pytest.Mo
         answered = False
         while not answered:
             with contextlib.suppress(NoReply), translated(address):
-                answered = await dialer.calls().ping()
+                answered = await dialer.shared_client().ping()
 
     with RedisServer(find_redis()) as server:
         run(check(server))
@@ -205,9 +205,9 @@ def test_a_call_to_a_silent_server_ends_in_time(run: Run, monkeypatch: pytest.Mo
 def test_clients_continue_after_a_restart_of_the_server(run: Run) -> None:
     async def check(server: RedisServer) -> None:
         async with dialed(server.url) as dialer:
-            assert await dialer.calls().ping()
+            assert await dialer.shared_client().ping()
             await asyncio.to_thread(server.restart, "kill")
-            assert await dialer.calls().ping()
+            assert await dialer.shared_client().ping()
 
     with RedisServer(find_redis()) as server:
         run(check(server))
@@ -216,11 +216,11 @@ def test_clients_continue_after_a_restart_of_the_server(run: Run) -> None:
 def test_bytes_that_are_no_text_are_read_and_written_back_as_they_were(run: Run, redis_url: str) -> None:
     async def check() -> None:
         async with dialed(redis_url) as dialer:
-            await dialer.calls().set("odd", b"\xff\x00a")
-            odd = await dialer.calls().get("odd")
+            await dialer.shared_client().set("odd", b"\xff\x00a")
+            odd = await dialer.shared_client().get("odd")
             assert odd == "\udcff\x00a"
-            await dialer.calls().set("copy", odd)
-            assert await dialer.calls().strlen("copy") == 3
+            await dialer.shared_client().set("copy", odd)
+            assert await dialer.shared_client().strlen("copy") == 3
 
     run(check())
 
@@ -228,7 +228,7 @@ def test_bytes_that_are_no_text_are_read_and_written_back_as_they_were(run: Run,
 def test_the_driver_repeats_nothing(run: Run) -> None:
     async def check(stub: Stub) -> None:
         async with dialed(stub.url) as dialer:
-            for call in (dialer.calls().incr, dialer.blocking_call(1).incr):
+            for call in (dialer.shared_client().incr, dialer.blocking_client(1).incr):
                 with pytest.raises(NoReply), translated(read_address(stub.url)):
                     await call("n")
 
@@ -256,7 +256,7 @@ def test_temporary_errors_are_repeated_if_the_caller_allows_it(
         address = read_address(stub.url)
         async with dialed(stub.url) as dialer:
             with pytest.raises(Exception, match=address.shown):
-                await repeated(lambda: dialer.calls().incr("n"), address, SystemClock(), unanswered=unanswered)
+                await repeated(lambda: dialer.shared_client().incr("n"), address, SystemClock(), unanswered=unanswered)
             assert stub.asked.count("INCRBY") == times
 
     with Stub({"INCRBY": answer}) as stub:
@@ -274,7 +274,7 @@ def test_a_retried_action_succeeds_only_once(run: Run, redis_url: str, monkeypat
             async def action() -> int:
                 if troubles:
                     raise troubles.pop()
-                return int(await dialer.calls().incr("n"))
+                return int(await dialer.shared_client().incr("n"))
 
             assert await repeated(action, address, SystemClock()) == 1
 

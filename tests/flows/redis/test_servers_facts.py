@@ -22,7 +22,7 @@ async def look(url: str) -> list[str]:
     dialer = Dialer(address)
     try:
         with translated(address, opening=True):
-            return await check_server(dialer.calls())
+            return await check_server(dialer.shared_client())
     finally:
         await dialer.close()
 

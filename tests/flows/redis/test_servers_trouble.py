@@ -39,7 +39,7 @@ async def raised(url: str, *command: str | bytes | int, opening: bool = False) -
             pytest.raises(Exception, match=address.shown.replace("+", r"\+").replace("?", r"\?")) as caught,
             translated(address, opening=opening),
         ):
-            await dialer.calls().execute_command(*command)
+            await dialer.shared_client().execute_command(*command)
     finally:
         await dialer.close()
     error = caught.value
@@ -244,7 +244,9 @@ def test_a_wrong_setup_is_reported_at_once_while_opening(run: Run) -> None:
         dialer = Dialer(address)
         try:
             with pytest.raises(ConfigurationError, match="check user and password"):
-                await repeated(lambda: dialer.calls().ping(), address, SystemClock(), unanswered=True, opening=True)
+                await repeated(
+                    lambda: dialer.shared_client().ping(), address, SystemClock(), unanswered=True, opening=True
+                )
         finally:
             await dialer.close()
 

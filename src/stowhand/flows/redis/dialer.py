@@ -1,7 +1,7 @@
 """Clients of one Redis server: one per event loop for normal calls, and one for each blocking call.
 
-The driver repeats nothing. Every reply is text. Bytes that are not UTF-8 (values of other applications) become lone
-surrogates, and the same bytes again when they are written.
+The driver does not repeat calls. Every reply is text. Bytes that are not UTF-8 (values of other applications) become
+lone surrogates, and are written back as the same bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from stowhand.flows.redis.address import Address
 from stowhand.fork import call_in_children, replace_sockets
 
 CONNECT_TIMEOUT_SECONDS = 5.0
-"""Seconds."""
 CALL_TIMEOUT_SECONDS = 5.0
-"""Seconds to wait for a reply; for a blocking call, in addition to the seconds that it blocks."""
+"""Timeout for a reply. A blocking call has its own duration in addition."""
 
 MAX_CONCURRENT_CALLS = 20
 """Concurrent calls of one loop, each on a connection of its own; further calls wait."""
@@ -40,12 +39,12 @@ class _DeadlineClient:
     deadline: float
     """Seconds."""
 
-    gate: AbstractAsyncContextManager[Any] = nullcontext()
+    call_limit: AbstractAsyncContextManager[Any] = nullcontext()
     """Limits the number of concurrent calls."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
-            async with self.gate, asyncio.timeout(self.deadline):
+            async with self.call_limit, asyncio.timeout(self.deadline):
                 return await super().execute_command(*args, **options)  # type: ignore[misc]
         except redis.ResponseError as error:
             if _is_demoted(error) and (pool := getattr(self, "connection_pool", None)) is not None:
@@ -61,7 +60,7 @@ class _DeadlineClient:
         execute = pipe.execute
 
         async def in_time(*args: Any, **options: Any) -> Any:
-            async with self.gate, asyncio.timeout(self.deadline):
+            async with self.call_limit, asyncio.timeout(self.deadline):
                 return await execute(*args, **options)
 
         pipe.execute = in_time
@@ -103,7 +102,7 @@ class Dialer:
         self._sentinels: list[redis.asyncio.Redis] = []
         call_in_children(self)
 
-    def calls(self) -> Client:
+    def shared_client(self) -> Client:
         """Return the client for calls of the running loop; each call borrows a connection of it.
 
         A connection belongs to the loop that it was made on, and is closed at the latest when ``asyncio.run`` ends.
@@ -116,12 +115,12 @@ class Dialer:
             self._calls[loop] = client, _closed_with_the_loop(client)
         return self._calls[loop][0]
 
-    def blocking_call(self, longest: float) -> Client:
-        """Return a separate client for a call that blocks for up to ``longest`` seconds.
+    def blocking_client(self, max_seconds: float) -> Client:
+        """Return a separate client for a call that blocks for up to ``max_seconds``.
 
         Canceling the call closes its connection. Other calls are not affected, and the next one connects again.
         """
-        return self._client(longest + CALL_TIMEOUT_SECONDS)
+        return self._client(max_seconds + CALL_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         """Close every connection. Calls that still wait for a reply fail."""
@@ -144,10 +143,10 @@ class Dialer:
         self._open = []
         self._sentinels = []
 
-    def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:
+    def _client(self, deadline: float, call_limit: AbstractAsyncContextManager[Any] | None = None) -> Client:
         client = self._new(self._options() | {"retry": Retry(NoBackoff(), 0)})
         client.deadline = deadline
-        client.gate = gate or nullcontext()
+        client.call_limit = call_limit or nullcontext()
         self._open.append(client)
         return client
 
@@ -192,13 +191,13 @@ def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
     ``asyncio.run`` closes started generators while its loop still runs.
     """
 
-    async def until_the_end() -> AsyncGenerator[None, None]:
+    async def close_client() -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
             await client.aclose()
 
-    generator = until_the_end()
+    generator = close_client()
     with suppress(StopIteration):  # runs up to its yield: nothing is awaited before that
         generator.__anext__().send(None)
     return generator

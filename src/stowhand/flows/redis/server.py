@@ -39,7 +39,7 @@ class Server:
     @property
     def client(self) -> Client:
         """Client for calls of the running event loop."""
-        return self.dialer.calls()
+        return self.dialer.shared_client()
 
     async def ask(self, action: Callable[[], Awaitable[T]]) -> T:
         """Await ``action`` and return its result. It is repeated even if the server may have executed it."""

@@ -143,7 +143,7 @@ class ListWaiter:
     async def _head(self, base: str, longest: float) -> bool:
         """Block until the list of this base contains a job. Return False after ``longest`` seconds."""
         if base not in self._clients:
-            self._clients[base] = self._server.dialer.blocking_call(self._longest)
+            self._clients[base] = self._server.dialer.blocking_client(self._longest)
         lists = (f"{base}:waiting", f"{base}:moved")
         try:
             with translated(self._server.address):
@@ -231,7 +231,7 @@ class Timekeeper:
 
     async def _listen(self) -> None:
         if self._client is None:
-            self._client = self._server.dialer.blocking_call(LISTEN_TIMEOUT_SECONDS)
+            self._client = self._server.dialer.blocking_client(LISTEN_TIMEOUT_SECONDS)
         with translated(self._server.address):
             await self._client.execute_command("BLPOP", self._bell, LISTEN_TIMEOUT_SECONDS)
 

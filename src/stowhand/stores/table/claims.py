@@ -1,10 +1,10 @@
 """Rules of claims that are the same for every database, without any access to it.
 
-bad records  searched for only after an error: the view shows a record twice, or not at all once it is processing, or
-             an expression raises for it. If every record of a larger claim is bad, the view is at fault: nothing is
-             claimed, and no attempt is used
-tokens       the start times of claims, and abandoned tokens, in memory: the table has no column for them, and only
-             this process claims with these tokens
+bad records  The view shows a record twice, or hides it once it is processing, or an expression raises for it. They are
+             searched for only after an error. If every record of a larger claim is bad, the view is wrong: nothing is
+             claimed, and no attempt is used.
+tokens       The start times of claims and the abandoned tokens stay in memory, because the table has no column for
+             them. No other process claims with these tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stowhand.stores.table.names import Shape
 MAX_RECORDS_AFTER_ERROR = 50
 """The limit of a claim after an error. The next claim takes the other records."""
 NEIGHBORS_TO_READ = 5
-"""The records to read before a record that is claimed alone counts as bad."""
+"""Number of other records to read, before a record that is claimed alone counts as bad."""
 SHOWN_TWICE = "the view shows it more than once: its joins must return one row for each record"
 HIDDEN_WHILE_PROCESSING = (
     "the view does not show it once it is processing: it must not filter by columns that a claim changes"
@@ -38,12 +38,12 @@ class UnseenRecord(Exception):
 
 Rows = dict[JobId, tuple[Any, ...]]
 Reasons = dict[JobId, str]
-Marks = Mapping[JobId, tuple[int, int, int]]
+ClaimCounters = Mapping[JobId, tuple[int, int, int]]
 """Epoch, failures and resets of each claimed record."""
 
 
 def rows_by_key(keys: Collection[JobId], records: Sequence[tuple[Any, ...]]) -> Rows:
-    """Return the row of each key. Raises UnseenRecord where a key has no row, or several. The key comes first."""
+    """Return the row of each key, which is its first value. Raises UnseenRecord unless each key has one row."""
     rows = {row[0]: row for row in records}
     if len(rows) != len(records) or rows.keys() != set(keys):
         raise UnseenRecord
@@ -53,7 +53,7 @@ def rows_by_key(keys: Collection[JobId], records: Sequence[tuple[Any, ...]]) -> 
 def claimed_rows(
     shape: Shape,
     token: str,
-    marks: Marks,
+    counters: ClaimCounters,
     rows: Rows,
     bad: Reasons,
     job_id: Callable[[Any], JobId] = lambda key: key,
@@ -63,31 +63,31 @@ def claimed_rows(
     Args:
         shape: The table's names.
         token: The token of the claim.
-        marks: The claimed records.
+        counters: The claimed records.
         rows: Their rows in the view, with the key first.
         bad: The reasons of records that cannot be read.
         job_id: Converts a key to the id in a lease.
 
     """
     claimed = []
-    for key, (epoch, failures, resets) in marks.items():
+    for key, (epoch, failures, resets) in counters.items():
         fault = f"the view {shape.view.display_name}: record {key}: {bad[key]}" if key in bad else ""
         values = () if fault else rows[key][1:]
         claimed.append(ClaimedRow(Lease(job_id(key), token, epoch), values, failures, resets, fault=fault))
     return claimed
 
 
-def read_by_key(keys: Sequence[JobId], records: Sequence[tuple[Any, ...]], refused: Reasons) -> tuple[Rows, Reasons]:
+def read_by_key(keys: Sequence[JobId], records: Sequence[tuple[Any, ...]], errors: Reasons) -> tuple[Rows, Reasons]:
     """Return the row of each key, and the reasons of bad ones. Raises UnreadableView.
 
     Args:
         keys: The keys of the claimed records.
         records: Their rows in the view, with the key first.
-        refused: The reasons of records that raised an error.
+        errors: The reasons of records that raised an error.
 
     """
     rows: Rows = {}
-    bad = dict(refused)
+    bad = dict(errors)
     for row in records:
         if row[0] in rows:
             bad[row[0]] = SHOWN_TWICE
@@ -99,17 +99,17 @@ def read_by_key(keys: Sequence[JobId], records: Sequence[tuple[Any, ...]], refus
 
 
 MAX_CLAIMS = 10_000
-"""Number of claims to remember. A claim is abandoned soon after its start, if at all."""
+"""Maximum number of start times in memory. A claim is abandoned soon after its start, if at all."""
 MAX_TOKENS = 10_000
-"""Number of tokens to remember. A claim of this process ends long before 10,000 other claims."""
+"""Maximum number of tokens in memory. A claim ends long before this process has made as many others."""
 
 
 class StartedClaims:
     """Start times of claims, written by the event loop and read by the thread of the heartbeats.
 
     When a claim is abandoned, its token is known, but not the epochs of its records. Within one lease after its start
-    no worker can have reset these records. Later, another program may have reset them and may run them again without
-    a token. They are not released then: a sweep resets those whose leases have expired.
+    no worker can have reset these records, so they are released. Later, another program may have reset and claimed them
+    without a token, so they are not released: a sweep resets those whose leases have expired.
     """
 
     def __init__(self, lease: float) -> None:
@@ -129,10 +129,10 @@ class StartedClaims:
 
 
 class AbandonedTokens:
-    """Tokens that may claim nothing more.
+    """Tokens with which no claim may succeed any more.
 
-    A claim checks its token where nothing can be added before the claim ends: in a write transaction of SQLite, or
-    under the claim's lock on PostgreSQL.
+    A claim checks its token while no token can be added: in a write transaction of SQLite, or under the claim's lock
+    on PostgreSQL.
     """
 
     def __init__(self, lease: float) -> None:

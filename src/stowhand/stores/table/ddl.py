@@ -46,7 +46,7 @@ POSTGRES_COLUMNS: Mapping[str, str] = {
     "cancel": "boolean NOT NULL DEFAULT false",
     TOKEN_COLUMN: "text",
 }
-"""By documented name, the column's declaration, except the key."""
+"""Declarations of all columns except the key, by documented name."""
 SQLITE_COLUMNS: Mapping[str, str] = {
     "state": "TEXT NOT NULL DEFAULT 'queued'",
     "failure_message": "TEXT",
@@ -78,16 +78,16 @@ class DdlOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.channel is not None and self.dialect != "postgres":
             raise ConfigurationError("notify: SQLite has no NOTIFY, and its workers poll the file; leave it out")
         if self.channel is not None and not 0 < len(self.channel.encode()) <= MAX_NAME_BYTES:
-            raise ConfigurationError(f"channel: got {self.channel!r}; 1 to {MAX_NAME_BYTES} bytes")
+            raise ConfigurationError(f"channel: got {self.channel!r}; use 1 to {MAX_NAME_BYTES} bytes")
 
 
-def full_ddl(plan: DdlOptions) -> str:
+def full_ddl(options: DdlOptions) -> str:
     """Return the table, its indexes, the view if there is one, and the trigger that notifies."""
-    parts = [_table(plan), *_indexes(plan)]
-    if plan.shape.viewed:
-        parts.append(view_ddl(plan.shape, plan.dialect, if_not_exists=plan.if_not_exists))
-    if plan.channel is not None:
-        parts.append(trigger_ddl(plan.shape, plan.channel))
+    parts = [_table(options), *_indexes(options)]
+    if options.shape.viewed:
+        parts.append(view_ddl(options.shape, options.dialect, if_not_exists=options.if_not_exists))
+    if options.channel is not None:
+        parts.append(trigger_ddl(options.shape, options.channel))
     return "\n\n".join(parts) + "\n"
 
 
@@ -127,8 +127,10 @@ RECOMMENDED_INDEXES = (
 
 
 STATES_BY_SUFFIX = {DUE_INDEX.suffix: NEXT_INDEX.states, STALLED_INDEX.suffix: STALLED_INDEX.states}
-"""The states that some index must separate, by the suffix of the recommended one. Without it, claims and polls (the
-first) or sweeps (the second) read all finished records. A starting worker reports that."""
+"""The states that an index must separate from others, by the suffix of the recommended index.
+
+Without the first, claims and polls read all finished records; without the second, sweeps do. A starting worker reports
+a missing index."""
 
 
 def index_ddl(
@@ -139,7 +141,7 @@ def index_ddl(
     if_not_exists: bool = False,
     own: Sequence[str] | None = None,
 ) -> str:
-    """Return CREATE INDEX in the table's own schema. ``own``: the columns of the table to use instead."""
+    """Return CREATE INDEX in the table's own schema. ``own``: columns to use in place of the recommended ones."""
     table = shape.table
     name = quote(shorten_name(f"{table.name}_{index.suffix}"))
     if dialect == "sqlite" and table.schema is not None:
@@ -152,7 +154,7 @@ def index_ddl(
 
 
 def view_ddl(shape: Shape, dialect: str = "postgres", *, if_not_exists: bool = False) -> str:
-    """Return a view of the table alone, which its owner may extend by joins."""
+    """Return a view of the table. Its owner may add joins to it."""
     is_sqlite = dialect == "sqlite"
     name = f"{_if_not_exists(is_sqlite and if_not_exists)}{shape.view.quoted}"
     statement = f"CREATE VIEW {name} AS\n  SELECT job.*\n  FROM {shape.table.quoted} AS job;"
@@ -205,21 +207,22 @@ def trigger_ddl(shape: Shape, channel: str) -> str:
     )
 
 
-def _table(plan: DdlOptions) -> str:
-    shape = plan.shape
+def _table(options: DdlOptions) -> str:
+    shape = options.shape
     declarations = {
-        "id": (_POSTGRES_KEYS if plan.dialect == "postgres" else _SQLITE_KEYS)[plan.key],
-        **(POSTGRES_COLUMNS if plan.dialect == "postgres" else SQLITE_COLUMNS),
+        "id": (_POSTGRES_KEYS if options.dialect == "postgres" else _SQLITE_KEYS)[options.key],
+        **(POSTGRES_COLUMNS if options.dialect == "postgres" else SQLITE_COLUMNS),
     }
     names = [name for name in (*COLUMNS, TOKEN_COLUMN) if shape.has(name)]
     widest = max(len(shape[name]) for name in names)
     lines = ",\n".join(f"  {shape[name]:<{widest}} {declarations[name]}" for name in names)
-    return f"CREATE TABLE {_if_not_exists(plan.if_not_exists)}{shape.table.quoted} (\n{lines}\n);"
+    return f"CREATE TABLE {_if_not_exists(options.if_not_exists)}{shape.table.quoted} (\n{lines}\n);"
 
 
-def _indexes(plan: DdlOptions) -> list[str]:
+def _indexes(options: DdlOptions) -> list[str]:
     statements = [
-        index_ddl(plan.shape, index, plan.dialect, if_not_exists=plan.if_not_exists) for index in RECOMMENDED_INDEXES
+        index_ddl(options.shape, index, options.dialect, if_not_exists=options.if_not_exists)
+        for index in RECOMMENDED_INDEXES
     ]
     return ["\n".join(statements)]
 
