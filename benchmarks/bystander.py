@@ -1,4 +1,4 @@
-"""What an unrelated query feels while a backlog is drained beside it: python benchmarks/bystander.py --help
+"""Latency of an unrelated query while a backlog is drained beside it: python benchmarks/bystander.py --help
 
 One connection reads a row of a table that has nothing to do with jobs, and updates another durably, one after the other
 with pauses; in the same database one worker process drains, with and without a snapshot that somebody holds (dead rows
@@ -56,7 +56,7 @@ class Bystander:
             connection.execute("vacuum analyze bystander")
 
     def watch(self, seconds: float, going: Callable[[], bool]) -> dict[str, list[float]]:
-        """Milliseconds of each query within so many seconds, as long as what goes on beside it does."""
+        """Return the milliseconds of each query in this many seconds, or until the work beside it ends."""
         took: dict[str, list[float]] = {"select": [], "update": []}
         with psycopg.connect(self.url, autocommit=True) as connection:
             for number in range(20):  # statements are prepared, caches are warm
@@ -79,7 +79,7 @@ class Bystander:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Somebody's repeatable-read transaction, open for the length of the block."""
+        """Keep a repeatable-read transaction open during the block."""
         with psycopg.connect(self.url) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.execute("select from bystander limit 1")
@@ -88,7 +88,7 @@ class Bystander:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Two processes that only compute: one of the system, and one of the server."""
+        """Run two processes that only compute: one of the system and one of the server."""
         with (
             subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burning,
             psycopg.connect(self.url, autocommit=True) as connection,
@@ -121,7 +121,7 @@ class Bystander:
 @click.option("--seconds", default=3.0, show_default=True, help="At most, of each case.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(runs: int, jobs: int, seconds: float, file: Path | None) -> None:
-    """Measure what a bystander feels."""
+    """Measure the latency of unrelated queries during a drain."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     there = install({"stowhand", "graphile"})
     STATE.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ def main(engines: str, children: str, slots: int) -> None:
 
 
 def _place(engine: str, stack: ExitStack) -> str:
-    """The URL of an empty store."""
+    """Provide the URL of an empty store."""
     match engine:
         case "sqlite":
             return f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/flow.db"

@@ -1,4 +1,4 @@
-"""What an operator waits for, at size: each command whole, as it is typed: python benchmarks/commands.py --help
+"""Duration of each operator command on a full store, process start included: python benchmarks/commands.py --help
 
 One durable PostgreSQL (or a SQLite file) with jobs that wait, some that have failed, and a week of finished ones. Every
 command is a process of its own, of which the time and the processor time count: of the process alone, without the
@@ -41,26 +41,26 @@ ROWS_PER_INSERT = 250_000
 
 
 class Site(Protocol):
-    """A store that is full."""
+    """Full store to measure."""
 
     url: str
 
     def fill(self, waiting: int, finished: int) -> None:
-        """Also some thousands that have failed."""
+        """Write jobs, among them some thousands of failed ones."""
 
     def ids(self, state: str, count: int) -> list[int]:
-        """Of jobs in this state, with and without a queue."""
+        """Return ids of jobs in this state, with and without a queue."""
 
 
 class OnPostgres:
-    """A database of a server that is started for it."""
+    """Database of a server that is started for it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         asyncio.run(install(PostgresSite(url, history=True)))
 
     def fill(self, waiting: int, finished: int) -> None:
-        """Straight into the tables; then it is analysed, as autovacuum does."""
+        """Write jobs into the tables directly, and analyze them, as autovacuum does."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(
                 """insert into stowhand.live (task, payload, serial, priority, run_at, state, attempts,
@@ -94,7 +94,7 @@ class OnPostgres:
             connection.execute("checkpoint")
 
     def ids(self, state: str, count: int) -> list[int]:
-        """Of jobs in this state."""
+        """Return ids of jobs in this state."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             found = connection.execute(
                 "select id from stowhand.live where state = %s order by id desc limit %s", (state, count)
@@ -103,14 +103,14 @@ class OnPostgres:
 
 
 class OnSqlite:
-    """A file."""
+    """SQLite file."""
 
     def __init__(self, file: Path) -> None:
         self.url, self._file = f"sqlite:///{file}", file
         asyncio.run(install(SqliteSite(file)))
 
     def fill(self, waiting: int, finished: int) -> None:
-        """Straight into the tables, in one transaction each."""
+        """Write jobs into the tables directly, in one transaction for each table."""
         given = {"waiting": waiting, "failed": FAILED_JOBS, "finished": finished, "now": time.time_ns() // 1000}
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             with connection:
@@ -141,7 +141,7 @@ class OnSqlite:
             connection.execute("pragma wal_checkpoint(truncate)")
 
     def ids(self, state: str, count: int) -> list[int]:
-        """Of jobs in this state."""
+        """Return ids of jobs in this state."""
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             found = connection.execute(
                 "select id from stowhand_jobs where state = ? order by id desc limit ?", (state, count)
@@ -157,7 +157,7 @@ class OnSqlite:
 @click.option("--only", multiple=True, help="Commands that begin so; may be repeated.")
 @click.option("--keep", is_flag=True, help="When all is measured, say where the store is, and wait for Enter.")
 def main(sqlite: bool, waiting: int, finished: int, runs: int, only: tuple[str, ...], keep: bool) -> None:
-    """Time what an operator types."""
+    """Measure the duration of operator commands."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commands-")))
@@ -180,7 +180,10 @@ def _postgres(stack: ExitStack) -> OnPostgres:
 
 
 def _commands(site: Site, empty: Site) -> Iterator[tuple[str, float, Callable[[], Sequence[str]]]]:
-    """What it is called, the seconds it may take, and its arguments: others each time where it changes something."""
+    """Return the name, the time limit in seconds and the arguments of each command.
+
+    Commands that change jobs get new ones.
+    """
     there = ("-c", site.url)
     yield "--version", MAX_START_SECONDS, lambda: ["--version"]
     yield "jobs list, of an empty store", MAX_START_SECONDS, lambda: ["jobs", "list", "-c", empty.url]
@@ -199,7 +202,7 @@ def _commands(site: Site, empty: Site) -> Iterator[tuple[str, float, Callable[[]
 
 
 def _timed(arguments: Sequence[str]) -> tuple[float, float]:
-    """Seconds, and seconds of processor time."""
+    """Run a command. Return its seconds and its seconds of processor time."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     program = [sys.executable, "-m", "stowhand", *arguments]
     spent, began = _spent(), time.monotonic()

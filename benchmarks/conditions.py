@@ -1,4 +1,4 @@
-"""What conditions cost: each against the plain case, in one run: python benchmarks/conditions.py --help
+"""Cost of conditions, each compared with the plain case in one run: python benchmarks/conditions.py --help
 
 The cases of a condition have a database each on one durable PostgreSQL and take turns, so that whatever else the
 machine does falls on all. What counts is the ratio. Everything is started here, and nothing is left behind.
@@ -57,19 +57,19 @@ GOAL_PREFIX = "first tier: measured; later "
 
 
 class Conditions:
-    """Each method named in NAMES is one condition."""
+    """Conditions to measure: one for each method named in NAMES."""
 
     def __init__(self, server: PostgresServer, folder: Path, workers: WorkerRuns, table: Table, sizes: Sizes) -> None:
         self._server, self._folder = server, folder
         self._workers, self._table, self._sizes = workers, table, sizes
 
     async def history(self) -> None:
-        """Completed jobs are kept."""
+        """Keep completed jobs."""
         cases: dict[str, Site] = {"not kept": await self._postgres(), "kept": await self._postgres(history=True)}
         await self._drains("history", cases, GOAL_PREFIX + ">= 0.6x")
 
     async def analyzed(self) -> None:
-        """The table was analysed when all of an earlier burst was done: it is believed to be empty."""
+        """Analyze the table while it is empty, so that the planner believes it is empty."""
         never, empty = await self._postgres(), await self._postgres()
         for _ in range(self._sizes.runs):
             for case, site in (("as just vacuumed", never), ("believed to be empty", empty)):
@@ -79,7 +79,7 @@ class Conditions:
                 await self._drain("analyzed", case, site, self._sizes.serial, first, "first tier: the same")
 
     async def waiting(self) -> None:
-        """A million jobs wait; of those the same number is drained."""
+        """Let a million jobs wait, and drain the usual number of them."""
         few, many = await self._postgres(), await self._postgres()
         many.fill(self._sizes.million)
         await self._drains(
@@ -87,14 +87,14 @@ class Conditions:
         )
 
     async def finished(self) -> None:
-        """Ten million rows of history; kept in both cases."""
+        """Fill the history with ten million rows. Both cases keep a history."""
         none, full = await self._postgres(history=True), await self._postgres(history=True)
         made = full.fill_history(self._sizes.finished, self._sizes.filling)
         cases: dict[str, Site] = {"empty history": none, f"{made / 1e6:g}M finished rows": full}
         await self._drains("finished", cases, GOAL_PREFIX + ">= 0.85x")
 
     async def snapshot(self) -> None:
-        """A transaction somewhere sees the world as it was; dead rows cannot go."""
+        """Keep an old snapshot open, so that dead rows cannot be removed."""
         for case in ("no snapshot", "snapshot held"):
             site = await self._postgres()
             condition = nullcontext() if case == "no snapshot" else site.snapshot()
@@ -108,26 +108,26 @@ class Conditions:
                 self._table.add(f"{when}, processor time, us a job", case, cpu)
 
     async def not_due(self) -> None:
-        """A million jobs, more urgent, due tomorrow."""
+        """Add a million more urgent jobs that are due tomorrow."""
         site = await self._postgres()
         site.fill(self._sizes.million, priority=-10, due_in=86_400)
         await self._obstructed("not_due", "1M not due", site)
 
     async def foreign(self) -> None:
-        """A million jobs of a task that this worker lacks, due before its own."""
+        """Add a million earlier jobs of a task that this worker lacks."""
         site = await self._postgres()
         site.fill(self._sizes.million, task="somebody else's", due_in=-60)
         await self._obstructed("foreign", "1M of another task", site)
 
     async def busy_queue(self) -> None:
-        """A million jobs, due before the others, in a queue one job of which is running."""
+        """Add a million earlier jobs with one serial key, of which one runs."""
         site = await self._postgres()
         site.fill(self._sizes.million, serials=1, serial="busy", due_in=-60)
         await hold_queue(site)
         await self._obstructed("busy_queue", "1M behind a busy queue", site)
 
     async def serials(self) -> None:
-        """The jobs are spread over ten thousand named queues; or over ten, where at most ten run at once."""
+        """Spread the jobs over ten thousand serial keys, or over ten, so that at most ten run at once."""
         ten, many = await self._postgres(), await self._postgres()
         names = max(self._sizes.serial // 2, 10)
         for _ in range(self._sizes.runs):
@@ -136,7 +136,7 @@ class Conditions:
                 await self._drain("queues", case, site, self._sizes.serial, first, GOAL_PREFIX + ">= 0.5x")
 
     async def committers(self) -> None:
-        """Eight enqueue at once, each job in a transaction of its own."""
+        """Enqueue from eight connections at once, each job in its own transaction."""
         site, measure = await self._postgres(), "committers: enqueue by 8 at once, jobs/s"
         bound = GOAL_PREFIX + ">= 0.8x"
         for _ in range(self._sizes.runs):
@@ -151,7 +151,7 @@ class Conditions:
                 self._table.add(measure, "notifying a worker that does them", rate)
 
     async def start(self) -> None:
-        """A worker starts, is ready, is told to end."""
+        """Start a worker, wait until it is ready, and stop it."""
         site = await self._postgres()
         for _ in range(self._sizes.runs * 3):
             bare, ready, ended = start_and_stop(site)
@@ -161,24 +161,24 @@ class Conditions:
             self._table.add("start: ms", "told to end, to the end", ended)
 
     async def naps(self) -> None:
-        """Handlers of 10 ms, 100 at once: 10,000 a second are all that there can be."""
+        """Run handlers of 10 ms, 100 at once: at most 10,000 a second are possible."""
         await self._naps("naps", await self._postgres(), self._sizes.jobs)
 
     async def sqlite_waiting(self) -> None:
-        """On SQLite, FULL: ten times as many jobs wait."""
+        """Let ten times as many jobs wait, on SQLite with FULL."""
         few, many = await self._sqlite("few"), await self._sqlite("many")
         many.fill(9 * self._sizes.sqlite)
         cases: dict[str, Site] = {f"{self._sizes.sqlite} wait": few, f"{10 * self._sizes.sqlite} wait": many}
         await self._drains("sqlite_waiting", cases, "", jobs=self._sizes.sqlite, until_gone=False)
 
     async def sqlite_naps(self) -> None:
-        """On SQLite, FULL: handlers of 10 ms, 100 at once."""
+        """Run handlers of 10 ms, 100 at once, on SQLite with FULL."""
         await self._naps("sqlite_naps", await self._sqlite("naps"), self._sizes.jobs // 2)
 
     # -- courses that several conditions share ---------------------------------------------------
 
     async def _obstructed(self, name: str, case: str, site: PostgresSite) -> None:
-        """Drains, and claims one by one."""
+        """Measure drains, and claims one by one."""
         plain = await self._postgres()
         await self._drains(name, {"nothing else": plain, case: site}, GOAL_PREFIX + "> 0.5x")
         for label, place in (("nothing else", plain), (case, site)):
@@ -233,7 +233,7 @@ class Conditions:
 @click.option("--postgres", type=int, metavar="MAJOR", help="That version, if it is installed, instead of 18.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(only: tuple[str, ...], quick: bool, postgres: int | None, file: Path | None) -> None:
-    """Measure what conditions cost."""
+    """Measure the cost of conditions."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # for the worker processes
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a worker starts as it does anywhere

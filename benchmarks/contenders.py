@@ -1,4 +1,4 @@
-"""Who is measured, with which settings, and how each is installed."""
+"""Contenders: the measured libraries with their settings, and how each is installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PIP_PACKAGES = (
 
 @dataclass(frozen=True)
 class Contender:
-    """A queue with one set of settings, driven through a small script of ours that knows a few verbs."""
+    """Queue with one set of settings. A small script with a few verbs drives it."""
 
     name: str
     script: str
@@ -50,7 +50,7 @@ class Contender:
 
     @property
     def command(self) -> list[str]:
-        """What runs the script; a verb and a number follow."""
+        """Return the command of the script, to which a verb and a number are appended."""
         script = SCRIPTS / self.script
         if script.suffix == ".js":
             return ["node", str(script)]
@@ -117,7 +117,7 @@ SQLITE = (
 
 
 def install(families: set[str]) -> set[str]:
-    """Put the peers' packages below .state/peers, if they are not there. Gives the families that are; says why others
+    """Install missing packages of the peers below .state/peers. Return the installed families; print why others
     are not."""
     return {family for family in sorted(families) if _installed(family)}
 
@@ -151,7 +151,7 @@ def _install_npm(folder: Path, packages: tuple[str, ...]) -> None:
 
 
 def environment(probes: Path) -> dict[str, str]:
-    """What every script finds in its environment."""
+    """Return the environment of every script."""
     path = os.pathsep.join([str(ROOT / "src"), str(SCRIPTS), str(ROOT)])
     ours = {"PYTHONPATH": path, "PEERS_NODE": str(NODE), "STOWHAND_BENCH_PROBE": str(probes)}
     others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # for everybody

@@ -1,4 +1,4 @@
-"""What work costs beside time, counted by the server and by the system: it depends little on what else a machine does.
+"""Costs of work besides time, counted by the server and the system. They depend little on the load of the machine.
 
     counters = Counters(server.admin_url, url, server.pid)
     before = counters.read()
@@ -36,7 +36,7 @@ READ_TOTALS = """
 
 @dataclass(frozen=True)
 class Counts:
-    """Of some work."""
+    """Counts of some work."""
 
     wal: float = 0.0
     """Bytes, with the pages that are written whole after a checkpoint."""
@@ -57,7 +57,7 @@ class Counts:
         return Counts(*(getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)))
 
     def a_job(self, jobs: int) -> Iterator[tuple[str, float]]:
-        """The share of one of so many jobs, by name and unit."""
+        """Return the share of one of this many jobs, by name and unit."""
         yield "WAL, bytes a job", self.wal / jobs
         yield "commits a job", self.commits / jobs
         yield "transaction ids a job", self.xids / jobs
@@ -78,15 +78,15 @@ class Reading:
 
 
 class Counters:
-    """Of one database and its server."""
+    """Counters of one database and its server."""
 
     def __init__(self, admin_url: str, url: str, postmaster: int) -> None:
         """``admin_url``: another database of the same server, so that the questions are not counted."""
         self._admin, self._database, self._postmaster = admin_url, urlsplit(url).path.lstrip("/"), postmaster
 
     def read(self, own: int = 0) -> Reading:
-        """When all who worked in the database have hung up; so many transactions there were the caller's own. Raises
-        TimeoutError if they do not hang up."""
+        """Read after all other connections have closed, and subtract the caller's own transactions. Raises
+        TimeoutError if they do not close."""
         with psycopg.connect(self._admin, autocommit=True) as connection:
             self._wait_for_silence(connection)
             before = self._totals(connection, own)
@@ -111,7 +111,7 @@ class Counters:
 
 @contextmanager
 def quiet_server(admin_url: str) -> Iterator[None]:
-    """The server's own housekeeping pauses for the length of the block, and makes up for it afterwards."""
+    """Pause the server's own maintenance during the block. It catches up afterwards."""
     with psycopg.connect(admin_url, autocommit=True) as connection:
         connection.execute("alter system set autovacuum = off")
         connection.execute("select pg_reload_conf()")
@@ -124,7 +124,7 @@ def quiet_server(admin_url: str) -> Iterator[None]:
 
 
 def server_seconds(postmaster: int) -> float:
-    """Seconds of processor time of a server with all its processes; those that have ended count with their parent."""
+    """Return the processor seconds of a server with all its processes. Ended ones count with their parent."""
     parent = psutil.Process(postmaster)
     while True:
         times = parent.cpu_times()
@@ -134,7 +134,7 @@ def server_seconds(postmaster: int) -> float:
 
 
 def processor_seconds(pids: Iterable[int]) -> float:
-    """Seconds of processor time, user and system, of these processes; one that has ended counts for nothing."""
+    """Return the processor seconds of these processes, user and system. Ended ones do not count."""
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

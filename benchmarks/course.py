@@ -1,4 +1,4 @@
-"""One measurement of one contender. The same clock, the same course for everybody.
+"""Course: the same measurements for every contender, by the same clock.
 
 A drain is timed from the beginning of the first handler until no job is left in the table: counting only handlers would
 flatter those that fetch much and record late.
@@ -34,7 +34,7 @@ WARM_UP = 5
 
 
 class Course:
-    """One contender on its own ground."""
+    """Course of one contender on its own ground."""
 
     def __init__(self, contender: Contender, ground: Ground, probes: Path) -> None:
         self.contender, self._ground, self._probes = contender, ground, probes
@@ -45,7 +45,7 @@ class Course:
     # -- the measurements ------------------------------------------------------------------------
 
     def one(self, count: int) -> Iterator[Finding]:
-        """Enqueue one by one, in a database that has nothing else to do."""
+        """Enqueue one by one in an idle database."""
         yield from self._enqueued("one", "enqueue, one by one", count)
 
     def many(self, count: int) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ class Course:
         yield from self._enqueued("many", "enqueue, in bulk", count)
 
     def drain(self, processes: int, jobs: int) -> Iterator[Finding]:
-        """Work a backlog off."""
+        """Drain a backlog."""
         jobs = max(int(jobs * self.contender.share), 100)
         self.fill(jobs)
         with self.workers(processes) as workers:
@@ -72,7 +72,7 @@ class Course:
         yield "memory of a worker after a drain, MB", memory
 
     def latency(self, samples: int) -> Iterator[Finding]:
-        """From the call that enqueues to the beginning of the handler, on an idle queue."""
+        """Measure the time from the enqueue call to the start of the handler, on an idle queue."""
         self._fresh()
         with self.workers(1):
             self._call("slowly", samples + WARM_UP)
@@ -81,7 +81,7 @@ class Course:
         yield "enqueue to start, p99, ms", delays[int(len(delays) * 0.99)]
 
     def idle(self, window: float) -> Iterator[Finding]:
-        """A worker that has done a few jobs and has nothing to do."""
+        """Measure an idle worker that has run a few jobs."""
         self._fresh()
         with self._ground.only_worker(), self.workers(1) as workers:
             self._call("slowly", WARM_UP)
@@ -94,7 +94,7 @@ class Course:
         yield "memory of an idle worker, MB", memory
 
     def costs(self, jobs: int) -> Iterator[Finding]:
-        """What a job costs the server beside time: enqueueing, and claim and settlement (a worker's whole life)."""
+        """Count what a job costs the server: the enqueue, and claim and settlement (a worker's whole life)."""
         jobs = max(int(jobs * self.contender.share), 100)
         with self._ground.only_worker():
             self._fresh()
@@ -115,7 +115,7 @@ class Course:
                 yield f"{what}: {name}", figure
 
     def start(self) -> Iterator[Finding]:
-        """How long until a worker is of use, and until it is gone. A job waits already; interpreters are warm."""
+        """Measure how long a worker takes to start its first job, and to stop. A job waits already."""
         for what, figure in _imports(self.contender):
             yield f"import, {what}, ms of processor time", figure
         self.fill(1)
@@ -143,18 +143,18 @@ class Course:
     # -- its processes ---------------------------------------------------------------------------
 
     def fill(self, jobs: int) -> None:
-        """So many jobs wait, and nothing else is there."""
+        """Empty the queue and fill it with this many jobs."""
         self._fresh()
         self._call("many", jobs)
 
     @property
     def begun(self) -> int:
-        """Handlers so far."""
+        """Return the number of started handlers."""
         return look(self._probes).count
 
     @contextlib.contextmanager
     def workers(self, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """So many worker processes for the length of the block."""
+        """Run this many worker processes during the block."""
         started: list[subprocess.Popen[bytes]] = []
         with self._log.open("wb") as log:
             try:
@@ -189,7 +189,7 @@ class Course:
 def go_round(
     name: str, measure: Callable[[Course], Iterator[Finding]], courses: list[Course], runs: int, report: Report
 ) -> None:
-    """So many rounds of them all (idleness: one). Who fails takes no further part in this measurement."""
+    """Run this many rounds of all contenders (idleness: one). One that fails is left out of this measurement."""
     left = list(courses)
     for _ in range(1 if name == "idle" else runs):
         for course in list(left):
@@ -206,7 +206,7 @@ def go_round(
 def wait_until(
     reached: Callable[[], bool], seconds: float, workers: list[subprocess.Popen[bytes]], *, every: float = 0.003
 ) -> None:
-    """Raises TimeoutError, or RuntimeError if one of the workers ends meanwhile."""
+    """Wait until the condition holds. Raises TimeoutError, or RuntimeError if a worker ends meanwhile."""
     deadline = time.monotonic() + seconds
     while not reached():
         if any(worker.poll() is not None for worker in workers):
@@ -217,7 +217,7 @@ def wait_until(
 
 
 def _imports(contender: Contender) -> Iterator[Finding]:
-    """Milliseconds of processor time by what needs them, less those of the interpreter alone; and those."""
+    """Return the processor milliseconds of each program's imports without the interpreter's, and the interpreter's."""
     nothing = "" if contender.script.endswith(".js") else "pass"
     bare = _median_run(contender, nothing)
     yield "the bare interpreter", bare
@@ -238,7 +238,7 @@ def _median_run(contender: Contender, code: str) -> float:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """At once when it ends: ``Popen.wait`` with a timeout looks less and less often, up to every 50 ms."""
+    """Return at once when it ends: ``Popen.wait`` with a timeout checks only every 50 ms."""
     ended = os.pidfd_open(pid)
     try:
         if not select.select([ended], [], [], seconds)[0]:
@@ -248,17 +248,17 @@ def _wait_for_end(pid: int, seconds: float) -> None:
 
 
 def resident(pid: int) -> float:
-    """Megabytes (10^6 bytes) that a process has in memory."""
+    """Return the resident megabytes (10^6 bytes) of a process."""
     return float(psutil.Process(pid).memory_info().rss / 1e6)
 
 
 def _cpu(workers: list[subprocess.Popen[bytes]]) -> float:
-    """Seconds. Unlike the rate it hardly depends on what else the machine does."""
+    """Return processor seconds. Unlike the rate they hardly depend on the load of the machine."""
     return processor_seconds(worker.pid for worker in workers)
 
 
 def _end(workers: list[subprocess.Popen[bytes]]) -> None:
-    """Ask, wait, then end whatever is left of each session."""
+    """Terminate each session, wait, and kill its remaining processes."""
     for worker in workers:
         worker.terminate()
     for worker in workers:

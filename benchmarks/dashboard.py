@@ -1,4 +1,4 @@
-"""What the dashboard's pages cost a PostgreSQL server that is full: python benchmarks/dashboard.py --help
+"""Cost of the dashboard's pages on a full PostgreSQL server: python benchmarks/dashboard.py --help
 
 One durable server with a million jobs that wait, a hundred thousand that have failed, and ten million that are over.
 Every question that a page asks, then every page (``Board.answer``, nothing cached), is asked again and again:
@@ -163,12 +163,12 @@ PAGES = {
 
 
 def lately(**span: float) -> tuple[datetime, datetime]:
-    """Until now."""
+    """Return the period that ends now."""
     return wall_clock() - timedelta(**span), wall_clock()
 
 
 def fill(url: str, waiting: int, finished: int, failed: int) -> None:
-    """Straight into the tables; then they are analysed, as autovacuum does."""
+    """Write jobs into the tables directly, and analyze them, as autovacuum does."""
     given = {"tasks": TASKS, "queues": QUEUES, "workers": WORKERS, "waiting": finished + waiting, "finished": finished}
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("select stowhand.make_days(now() - interval '11 days', 13)")
@@ -208,7 +208,7 @@ async def timed(call: Callable[[], Awaitable[object]], runs: int, postmaster: in
 
 
 async def ask(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> None:
-    """Every question, through a store that only reads."""
+    """Measure every query, on a read-only store."""
     store = open_store(url, StoreOptions(read_only=True))
     await store.open()
     click.echo(f"{'question':44}{'p50 ms':>10}{'p95 ms':>10}{'processor ms':>14}   load {os.getloadavg()[0]:.1f}")
@@ -224,7 +224,7 @@ async def ask(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> No
 
 
 async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> None:
-    """Every page, to somebody who may do everything, each time as if nobody had looked before."""
+    """Measure every page for a visitor with all rights, with empty caches."""
     store = open_store(url, StoreOptions(read_only=True))
     await store.open()
 
@@ -262,7 +262,7 @@ async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> N
 
 @contextmanager
 def viewers(url: str, count: int) -> Iterator[Callable[[], float]]:
-    """A process with so many open pages: their streams of events, read as a browser reads them.
+    """Run a process that reads the event streams of this many open pages.
 
     Gives a function: the seconds of processors that the process and its sessions have used so far.
     """
@@ -284,7 +284,7 @@ def viewers(url: str, count: int) -> Iterator[Callable[[], float]]:
 
 
 async def watch(url: str, count: int) -> None:
-    """Until the process is ended."""
+    """Read the streams until the process ends."""
     store = open_store(url, StoreOptions(read_only=True))
     await store.open()
 
@@ -307,7 +307,7 @@ async def watch(url: str, count: int) -> None:
 
 
 def beside(server: PostgresServer, place: Path, count: int, jobs: int, rounds: int) -> None:
-    """Drains with and without open pages, in turn; each of a new database, since one leaves dead rows to the next."""
+    """Measure drains with and without open pages in turn, each in a new database without dead rows."""
     (place / "drain_tasks.py").write_text(
         DRAINED.replace("HANDLER", '@app.task(name="noop")\nasync def noop(number: int = 0)')
     )
@@ -358,7 +358,7 @@ def main(
     watched: str | None,
     keep: bool,
 ) -> None:
-    """Time every question and every page."""
+    """Measure every query and every page."""
     if watched is not None:
         asyncio.run(watch(watched, count))
         return

@@ -1,4 +1,4 @@
-"""The worker's own microseconds: python benchmarks/drain.py --help
+"""Processor microseconds of a worker for each job: python benchmarks/drain.py --help
 
 Processor time (user and system) of worker processes per job that does nothing, and of the server's, from one job early
 in the drain to one near its end: neither the start nor the end of a process counts. ``--side`` names another checkout
@@ -63,7 +63,7 @@ KINDS = {
 
 
 def drain(side: Path, url: str, place: Path, *, jobs: int, processes: int, postmaster: int) -> tuple[float, ...]:
-    """Jobs a second, microseconds of the workers and of the server a job."""
+    """Return jobs per second, and microseconds of the workers and of the server for each job."""
     share = jobs // processes
     environment = {
         **os.environ,
@@ -99,14 +99,14 @@ def drain(side: Path, url: str, place: Path, *, jobs: int, processes: int, postm
 
 @contextmanager
 def _scratch(kind: str) -> Iterator[Path]:
-    """A folder with the module of the task."""
+    """Provide a folder with the module of the task."""
     with tempfile.TemporaryDirectory(prefix="stowhand-drain-") as folder:
         (Path(folder) / "drain_tasks.py").write_text(TASKS.replace("HANDLER", KINDS[kind]))
         yield Path(folder)
 
 
 def _spent(postmaster: int) -> float:
-    """Seconds of the server's processes: those that have ended count with their parent."""
+    """Return the processor seconds of the server. Ended processes count with their parent."""
     server = psutil.Process(postmaster)
     total = 0.0
     for one in (server, *server.children(recursive=True)):
@@ -130,7 +130,7 @@ def _spent(postmaster: int) -> float:
 )
 @click.option("--kind", type=click.Choice(list(KINDS)), default="async", show_default=True, help="Of handler.")
 def main(sides: tuple[Path, ...], jobs: int, processes: int, rounds: int, least: float | None, kind: str) -> None:
-    """Drain in turn; medians, and the ratio to the first side in each round."""
+    """Drain in turns. Print medians, and the ratio to the first side in each round."""
     everybody = [*(side.resolve() for side in sides), HERE]
     found: dict[Path, list[tuple[float, ...]]] = {side: [] for side in everybody}
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server, _scratch(kind) as place:

@@ -1,4 +1,4 @@
-"""What an enqueue costs, by one caller and by many at the same time: python benchmarks/enqueue.py --help
+"""Cost of an enqueue, by one caller and by many at the same time: python benchmarks/enqueue.py --help
 
 On one durable PostgreSQL server that is started for it. Beside rates: processor time of this client and of the server's
 backends, WAL and commits a job. `bare` is the least that a caller alone can have with our driver, as in peers/bare.py:
@@ -46,7 +46,7 @@ READ_POSITION = """select pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(
 @click.option("--beside", type=click.Path(exists=True, path_type=Path), help="Another checkout, in turn with this one.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(callers: str, seconds: float, bulk: int, runs: int, beside: Path | None, file: Path | None) -> None:
-    """Measure bare inserts, enqueues by so many callers, and one bulk; a line for each."""
+    """Measure bare inserts, enqueues by several numbers of callers, and one bulk. Print a line for each."""
     sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "src")]
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE.parent]  # it hides modules
     from benchmarks.report import by_column, save
@@ -75,7 +75,7 @@ def main(callers: str, seconds: float, bulk: int, runs: int, beside: Path | None
 
 
 def _drive(checkout: Path, url: str, kind: str, seconds: float) -> list[float]:
-    """One measurement, in a process of that checkout."""
+    """Run one measurement in a process of that checkout."""
     python = checkout / ".venv" / "bin" / "python"
     command = [str(python if python.exists() else sys.executable), str(HERE), "drive", url, kind, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
@@ -87,14 +87,14 @@ def _drive(checkout: Path, url: str, kind: str, seconds: float) -> list[float]:
 
 
 class Meter:
-    """Counts between two moments, on connections that are open at both."""
+    """Counts between two times, on connections that are open at both."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         (self._lsn, self._xid, self._backends), self._at = self._look(), (perf_counter(), process_time())
 
     def figures(self, jobs: int) -> list[float]:
-        """As COLUMNS."""
+        """Return the figures in the order of COLUMNS."""
         took, spent = perf_counter() - self._at[0], process_time() - self._at[1]
         lsn, xid, backends = self._look()
         server = sum(cpu - self._backends.get(pid, 0.0) for pid, cpu in backends.items())
@@ -111,7 +111,7 @@ class Meter:
 
 
 async def _measured(url: str, kind: str, seconds: float) -> list[float]:
-    """In this process, on an empty queue."""
+    """Measure in this process, on an empty queue."""
     name, _, number = kind.partition(" ")
     if name == "bare":
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
@@ -144,7 +144,7 @@ async def _measured(url: str, kind: str, seconds: float) -> list[float]:
 async def _by_callers(
     url: str, callers: int, seconds: float, enqueue: Callable[[int], Awaitable[object]]
 ) -> list[float]:
-    """Each calls again when its call has returned."""
+    """Enqueue by several callers. Each calls again when its call has returned."""
 
     async def call(until: float) -> int:
         count = 0

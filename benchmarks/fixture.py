@@ -1,4 +1,4 @@
-"""What the fixture `jobs` costs a test in memory: python benchmarks/fixture.py
+"""Cost of the fixture `jobs` for a test on a store in memory: python benchmarks/fixture.py
 
 Processor time of this process, the median of many tests: of set-up, call and tear-down, each as the plugin does it; and
 the threads and event loops that one test makes, the test's own included. The goal is less than 10 ms.
@@ -29,32 +29,32 @@ made = {"threads": 0, "loops": 0}
 
 @app.task
 async def send(to: str) -> None:
-    """Runs on the loop."""
+    """Task that runs on the loop."""
 
 
 @app.task
 def mail(to: str) -> None:
-    """Runs in a thread."""
+    """Task that runs in a thread."""
 
 
 def nothing(jobs: Jobs) -> None:
-    """It asks for the fixture, and has no job."""
+    """Test that uses the fixture without a job."""
 
 
 def coroutine(jobs: Jobs) -> None:
-    """A test without a loop, a task that is `async def`."""
+    """Test without a loop, with an `async def` task."""
     app.sync.enqueue(send, "x")
     assert len(jobs.drain()) == 1
 
 
 def function(jobs: Jobs) -> None:
-    """The same with a task that is `def`: it runs in a thread."""
+    """Test without a loop, with a `def` task, which runs in a thread."""
     app.sync.enqueue(mail, "x")
     assert len(jobs.drain()) == 1
 
 
 def in_a_loop(jobs: Jobs) -> None:
-    """As pytest-asyncio and anyio run it: each test has a loop of its own."""
+    """Test with its own loop, as pytest-asyncio and anyio run it."""
 
     async def scenario() -> None:
         await send.enqueue("x")
@@ -64,13 +64,13 @@ def in_a_loop(jobs: Jobs) -> None:
 
 
 def hour(jobs: Jobs) -> None:
-    """A job that is due in an hour, which passes."""
+    """Test that moves time to a job due in an hour."""
     app.sync.enqueue(send.options(delay="1h"), "x")
     assert len(jobs.advance("1h")) == 1
 
 
 def measure(test: Callable[[Jobs], None]) -> tuple[float, float, float]:
-    """Milliseconds of set-up, call and tear-down."""
+    """Return the milliseconds of set-up, call and tear-down."""
     moments = [time.process_time()]
     with jobs_of(app, "memory", ManualClock(), None, Path()) as jobs:
         moments.append(time.process_time())
@@ -82,7 +82,7 @@ def measure(test: Callable[[Jobs], None]) -> tuple[float, float, float]:
 
 
 def count() -> None:
-    """From now on."""
+    """Start counting."""
     start, loop = threading.Thread.start, asyncio.DefaultEventLoopPolicy.new_event_loop
 
     def counted_start(self: threading.Thread) -> None:

@@ -84,21 +84,21 @@ def main(
 
 
 class Field:
-    """The server, divided into databases of which each contender has one."""
+    """Redis server with a database for each contender."""
 
     def __init__(self, server: RedisServer, stack: ExitStack) -> None:
         self._server, self._stack = server, stack
         self._given = 0
 
     def course(self, contender: Contender) -> Course:
-        """On the next database; what is made for it is gone when the stack is."""
+        """Provide a course on the next database. It is removed with the exit stack."""
         probes = Path(tempfile.mkdtemp(prefix="stowhand-bench-"))
         self._stack.callback(shutil.rmtree, probes, ignore_errors=True)
         self._given += 1
         return Course(contender, RedisGround(self._server.socket, self._given), probes)
 
     def best(self, name: str, jobs: int) -> int:
-        """The concurrency with which it drains the fastest. Its database is given back, empty."""
+        """Return the concurrency with the fastest drain. Its database is empty afterwards."""
         rates: dict[int, float] = {}
         for concurrency in TRIED_CONCURRENCIES[name]:
             course = self.course(_contender(name, concurrency, 1))
@@ -131,7 +131,7 @@ def _contender(name: str, concurrency: int, queues: int) -> Contender:
 
 
 def _live(name: str, queues: int) -> str:
-    """The lists of its queues."""
+    """Return the lists of its queues."""
     begin, ends = (
         ("bull", ("wait", "active", "prioritized")) if name == BULLMQ else ("queue", ("waiting", "processing"))
     )

@@ -1,4 +1,4 @@
-"""Where a contender runs: a database of its own on the one server (PostgreSQL or Redis), or a file of its own."""
+"""Grounds: the database on a shared server (PostgreSQL or Redis), or the file, of one contender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.servers import PostgresServer
 
 
 class Ground(Protocol):
-    """What a course needs to know of it."""
+    """Ground of a contender, as a course uses it."""
 
     environment: dict[str, str]
     unit: str
@@ -25,23 +25,23 @@ class Ground(Protocol):
     """Seconds until it has surely counted what a connection did."""
 
     def asks(self, condition: str) -> bool:
-        """Whether this holds: a contender's ``live``."""
+        """Return whether a contender's condition ``live`` holds."""
 
     def only_worker(self) -> AbstractContextManager[None]:
-        """While this lasts nobody else works there."""
+        """Prevent other work there during the block."""
 
     def asked(self) -> int:
-        """So far, without our own questions; 0 where nobody counts."""
+        """Return the number of statements so far, without the benchmark's own; 0 if they are not counted."""
 
     def spent(self) -> float:
-        """Seconds of processor time of the server so far; 0 where there is none."""
+        """Return the server's processor seconds so far; 0 without a server."""
 
     def counts(self) -> Reading:
-        """What the server has done so far, without our own questions, once all who worked have hung up."""
+        """Return the server's counts so far without the benchmark's own, after all other connections have closed."""
 
 
 class PostgresGround:
-    """A database. Its scripts find it by the variables of libpq."""
+    """PostgreSQL database, which scripts find by the variables of libpq."""
 
     unit, lag = "transactions", 11.0
 
@@ -63,7 +63,7 @@ class PostgresGround:
         """Transactions of our own there."""
 
     def asks(self, condition: str) -> bool:
-        """Whether this SQL holds."""
+        """Return whether this SQL condition holds."""
         if self._link is None:
             self._link = psycopg.connect(self._url, autocommit=True)
             self._questions += 1
@@ -72,30 +72,30 @@ class PostgresGround:
         return bool(row and row[0])
 
     def asked(self) -> int:
-        """Asked in another database, which is not counted."""
+        """Return the count, read in another database, which is not counted."""
         question = "select xact_commit + xact_rollback from pg_stat_database where datname = %s"
         with psycopg.connect(self._server.admin_url, autocommit=True) as connection:
             row = connection.execute(question, (self._name,)).fetchone()
         return int(row[0]) if row else 0
 
     def spent(self) -> float:
-        """Of all its processes."""
+        """Return the processor seconds of all its processes."""
         return server_seconds(self._server.pid)
 
     def counts(self) -> Reading:
-        """Those who worked have hung up, and so do we."""
+        """Return the counts after all connections, including this one, have closed."""
         if self._link is not None:
             self._link.close()
             self._link = None
         return self._counters.read(self._questions)
 
     def only_worker(self) -> AbstractContextManager[None]:
-        """The server's own housekeeping counts as transactions too."""
+        """Pause the server's own maintenance, which counts as transactions too."""
         return quiet_server(self._server.admin_url)
 
 
 class FileGround:
-    """A file of SQLite."""
+    """SQLite file."""
 
     unit, lag = "transactions", 0.0
 
@@ -104,29 +104,29 @@ class FileGround:
         self._file = file
 
     def asks(self, condition: str) -> bool:
-        """Whether this SQL holds."""
+        """Return whether this SQL condition holds."""
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             return bool(connection.execute(f"select {condition}").fetchone()[0])
 
     def only_worker(self) -> AbstractContextManager[None]:
-        """Nobody else ever does."""
+        """Do nothing: no other process works there."""
         return nullcontext()
 
     def asked(self) -> int:
-        """Nobody counts."""
+        """Return 0: statements are not counted."""
         return 0
 
     def spent(self) -> float:
-        """There is no server."""
+        """Return nothing: there is no server."""
         return 0.0
 
     def counts(self) -> Reading:
-        """There is no server."""
+        """Return nothing: there is no server."""
         return Reading(Counts(), Counts())
 
 
 class RedisGround:
-    """A numbered database. ``live`` names the keys of which one is there while a job is left."""
+    """Redis database. ``live`` names keys of which one exists while a job is left."""
 
     unit, lag = "commands", 1.0
 
@@ -136,24 +136,24 @@ class RedisGround:
         self._client = redis.Redis.from_url(url)
 
     def asks(self, condition: str) -> bool:
-        """Whether one of these keys is there."""
+        """Return whether one of these keys exists."""
         return bool(self._client.exists(*condition.split()))
 
     def only_worker(self) -> AbstractContextManager[None]:
-        """Nobody else ever does."""
+        """Do nothing: no other process works there."""
         return nullcontext()
 
     def asked(self) -> int:
-        """Commands by anybody, those of scripts among them; our own question is INFO."""
+        """Return the number of all commands, including those of scripts, without the INFO of this method."""
         stats: dict[str, dict[str, int]] = self._client.info("commandstats")
         return sum(each["calls"] for name, each in stats.items() if name != "cmdstat_info")
 
     def spent(self) -> float:
-        """As it says itself."""
+        """Return the processor seconds that the server reports."""
         cpu: dict[str, float] = self._client.info("cpu")
         return sum(float(cpu[f"used_cpu_{kind}"]) for kind in ("user", "sys"))
 
     def counts(self) -> Reading:
-        """Its processor time alone."""
+        """Return only its processor time."""
         spent = Counts(server=self.spent())
         return Reading(spent, spent)

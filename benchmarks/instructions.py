@@ -57,7 +57,7 @@ READ_TOTALS = """
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one run, or per job."""
+    """Costs of one run, or of one job."""
 
     instructions: float
     wal: float = 0.0

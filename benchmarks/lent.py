@@ -1,4 +1,4 @@
-"""What a job costs where its serial is lent over HTTP, and how soon it starts: python benchmarks/lent.py --help
+"""Cost and start latency of a job on a store lent over HTTP: python benchmarks/lent.py --help
 
 PostgreSQL, `stowhand serve` and one worker process on this machine, without tokens. Beside rates: processor time of the
 worker and of the server in between. `--beside` names another checkout, with its own `.venv`: both take turns.
@@ -45,7 +45,7 @@ COLUMNS = ("drain jobs/s", "worker us", "server us", "p50 ms", "p99 ms")
 @click.option("--beside", type=click.Path(exists=True, path_type=Path), help="Another checkout, in turn with this one.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(jobs: int, samples: int, slots: int, runs: int, beside: Path | None, file: Path | None) -> None:
-    """Measure; a line for each checkout."""
+    """Measure each checkout. Print a line for each."""
     checkouts = {"stowhand": HERE.parents[1]} | ({"beside": beside.resolve()} if beside else {})
     found: dict[str, list[list[float]]] = {name: [] for name in checkouts}
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
@@ -92,7 +92,7 @@ async def _measure(checkout: Path, url: str, jobs: int, samples: int, slots: int
 def _lent(
     checkout: Path, url: str, slots: int, log: Path, probes: Path
 ) -> Iterator[tuple[psutil.Process, psutil.Process]]:
-    """The server, then its worker, for the length of the block."""
+    """Run the server and a worker of it during the block."""
     python = checkout / ".venv" / "bin" / "python"
     program = [str(python if python.exists() else sys.executable), "-m", "stowhand.cli"]
     environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}{os.pathsep}{HERE.parents[1]}", FOLDER: str(probes)}
@@ -116,7 +116,7 @@ def _lent(
 
 
 def _address(log: Path, serve: subprocess.Popen[bytes]) -> str:
-    """As the server says it."""
+    """Return the address that the server prints."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and serve.poll() is None:
         if found := re.search(r"http://[\d.]+:\d+", log.read_text(errors="replace")):

@@ -1,4 +1,4 @@
-"""The job that does nothing but record when it began."""
+"""Job that records only its start time."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ RUNS = 5
 @click.option("--quick", is_flag=True, help="One short run of each: whether it works. Nothing is written.")
 @click.option("--tables", is_flag=True, help="Measure nothing: write the tables anew.")
 def main(only: tuple[str, ...], runs: int, quick: bool, tables: bool) -> None:
-    """Measure part after part, and write results.json and the page's tables."""
+    """Measure all parts, and write results.json and the page's tables."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended on the way out
     LOGS.mkdir(parents=True, exist_ok=True)
     failed = []
@@ -71,7 +71,7 @@ def main(only: tuple[str, ...], runs: int, quick: bool, tables: bool) -> None:
 
 
 def _measured(name: str, command: str, seconds: float) -> Measured:
-    """Raises RuntimeError with the end of its log if it fails, or is not done in time."""
+    """Run a part. Raises RuntimeError with the end of its log if it fails or takes too long."""
     file, log = LOGS / f"{name}.json", LOGS / f"{name}.log"
     file.unlink(missing_ok=True)
     before, began = os.getloadavg()[0], time.monotonic()
@@ -96,7 +96,7 @@ def _measured(name: str, command: str, seconds: float) -> Measured:
 
 @contextlib.contextmanager
 def _running(command: str, file: Path, output: int) -> Iterator[subprocess.Popen[bytes]]:
-    """In a session of its own, of which nothing is left afterwards."""
+    """Run in a new session, and end all of its processes afterwards."""
     words = [sys.executable, *shlex.split(f"benchmarks/{command}"), "--json", str(file)]
     process = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
     try:
@@ -112,7 +112,7 @@ def _running(command: str, file: Path, output: int) -> Iterator[subprocess.Popen
 
 
 def _machine() -> Machine:
-    """With the servers and the peers that are there."""
+    """Return the machine, with installed servers and peers."""
     servers = {"PostgreSQL": _said(str(find_postgres()[0].bindir / "postgres"), "--version").split(" ")[-1]}
     servers["Redis or Valkey"] = ".".join(map(str, find_redis().version))
     servers["Node"] = _said("node", "--version").removeprefix("v")
@@ -136,7 +136,7 @@ def _peers() -> dict[str, str]:
 
 
 def _said(*command: str) -> str:
-    """Nothing if it is not there."""
+    """Return the version that a program prints; nothing if it is not installed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

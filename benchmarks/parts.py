@@ -1,4 +1,4 @@
-"""What the page about performance is made of: benchmarks, each with the options of its part."""
+"""Parts of the page about performance: benchmarks with their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """A benchmark with options."""
+    """Benchmark with options."""
 
     command: str
     quick: str
@@ -18,7 +18,7 @@ class Part:
     """Takes ``--runs``."""
 
     def line(self, runs: int, *, quick: bool) -> str:
-        """With all its options."""
+        """Return the command line with all options."""
         options = [self.command, *([self.quick] if quick else []), *([f"--runs {runs}"] if self.repeated else [])]
         return " ".join(options)
 

@@ -85,7 +85,7 @@ def _measurements(
 
 
 def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> Iterator[Course]:
-    """Each contender on a ground of its own; everything made here is gone when the stack is."""
+    """Return a course for each contender on its own ground. All are removed with the exit stack."""
     STATE.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=STATE))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -101,7 +101,7 @@ def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> 
 
 
 def _server() -> PostgresServer:
-    """Durable, one for all, in its own defaults but for a cache that holds what is measured."""
+    """Start one durable server for all, with default settings except a cache large enough for the data."""
     return PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB")
 
 

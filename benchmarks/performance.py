@@ -1,4 +1,4 @@
-"""The tables of the pages about speed, made of the results. Each is between two comments of its page."""
+"""Tables of the pages about speed, made from the results. Each is between two comments of its page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_MEASURED = "*Not measured yet.*"
 
 @dataclass(frozen=True)
 class Shown:
-    """A table of one part: a row for each contender or case, a column for each measure."""
+    """Table of one part: a row for each contender or case, a column for each measure."""
 
     part: str
     columns: Mapping[str, str]
@@ -32,7 +32,7 @@ class Shown:
     """What a contender is called on the page, where that differs."""
 
     def lines(self, results: Results) -> Iterator[str]:
-        """Medians, and half the distance between the lowest and the highest run."""
+        """Return rows of medians, with half the distance between the lowest and the highest run."""
         part = results.get(self.part)
         there = {heading: measure for heading, measure in self.columns.items() if part and measure in part.figures}
         if part is None or not there:
@@ -48,7 +48,7 @@ class Shown:
 
 
 def goals(results: Results) -> Iterator[str]:
-    """Each goal with both figures, the ratio and the verdict."""
+    """Return a row for each goal, with both figures, the ratio and the verdict."""
     yield row(["measure", "ours", "beside", "ratio", "goal", ""])
     yield row(["---", "--:", "---", "--:", "--:", "---"])
     for on, (parts, targets) in GOALS.items():
@@ -79,7 +79,7 @@ def _middle(runs: list[float] | None) -> str:
 
 
 def machine(results: Results) -> Iterator[str]:
-    """Where each part was measured."""
+    """Return where each part was measured."""
     by_machine: dict[str, list[str]] = {}
     for name, part in sorted(results.items()):
         at = part.machine
@@ -91,19 +91,19 @@ def machine(results: Results) -> Iterator[str]:
 
 
 def source(part: Measured) -> str:
-    """Below a table: from where it is."""
+    """Return the line below a table that names its source."""
     most = max((len(runs) for found in part.figures.values() for runs in found.values()), default=0)
     many = "one run" if most == 1 else f"medians of {most} runs"
     return f"`{part.command}`: {many}, commit {part.commit}, {part.day}, {part.seconds} s; load {part.load}."
 
 
 def row(cells: list[str]) -> str:
-    """Of a table."""
+    """Return a row of a table."""
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
 def cell(runs: list[float] | None) -> str:
-    """The median, and how far the runs lie apart."""
+    """Return the median and the spread of the runs."""
     if not runs:
         return "-"
     middle = statistics.median(runs)
@@ -112,7 +112,7 @@ def cell(runs: list[float] | None) -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits that count."""
+    """Return a figure with three significant digits."""
     shortened = float(f"{value:.3g}")
     if abs(shortened) >= 100:
         return f"{shortened:,.0f}"
@@ -120,7 +120,7 @@ def figure(value: float) -> str:
 
 
 def written(page: str, results: Results) -> str:
-    """The page with these tables. Raises KeyError where it asks for a table that there is not."""
+    """Return the page with these tables. Raises KeyError if it names an unknown table."""
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}{chr(10).join(TABLES[found[2]](results))}\n{found[3]}"
@@ -129,7 +129,7 @@ def written(page: str, results: Results) -> str:
 
 
 def asked(page: str) -> list[str]:
-    """The tables that it asks for."""
+    """Return the names of the page's tables."""
     return [found[2] for found in RESULTS_PATTERN.finditer(page)]
 
 

@@ -1,4 +1,4 @@
-"""Files of the benchmark: each worker process writes a small mapped file, so that reading costs it nothing.
+"""Probes: small mapped files that worker processes write, so that reading them costs the workers nothing.
 
     first, last    when the first and the last handler began: seconds of the monotonic clock, which the processes of one
                    machine share
@@ -30,7 +30,7 @@ _SIZE = _HEAD.size + _DELAY.size * _MOST_DELAYS
 
 
 class Probe:
-    """The file of this process."""
+    """Probe file of this process."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / str(os.getpid())
@@ -42,7 +42,7 @@ class Probe:
         self._count = 0
 
     def hit(self, sent: float = 0.0) -> None:
-        """A handler begins; ``sent``: when its job was about to be enqueued, if that is of interest."""
+        """Record the start of a handler. ``sent``: time before the enqueue of its job; 0 if not measured."""
         now = self._now()
         if not self._count:
             self._first = now
@@ -54,7 +54,7 @@ class Probe:
 
 @functools.cache
 def own_probe() -> Probe:
-    """The probe of this process, in the folder that its environment names."""
+    """Return the probe of this process, in the folder that its environment names."""
     return Probe(Path(os.environ[FOLDER]))
 
 
@@ -68,7 +68,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def look(folder: Path) -> Seen:
-    """Read them all. Files that are just being made count for nothing yet."""
+    """Read all files. A file that is still being created does not count."""
     files = [read for path in folder.iterdir() if len(read := path.read_bytes()) >= _HEAD.size]
     heads = [head for file in files if (head := _HEAD.unpack_from(file))[2]]
     return Seen(

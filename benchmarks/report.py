@@ -1,4 +1,4 @@
-"""What was found, side by side, and what it is held against."""
+"""Report: figures side by side, and their targets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Runs = dict[str, dict[str, list[float]]]
 
 
 def save(runs: Runs, file: Path | None) -> None:
-    """As JSON, for ``page.py``, if a file is named (``--json`` of every benchmark)."""
+    """Write the figures as JSON for ``page.py``, if a file is named (``--json`` of every benchmark)."""
     if file is not None:
         file.write_text(json.dumps(runs, indent=1))
 
 
 def by_column(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[Sequence[float]]]) -> Runs:
-    """Of a table that has a row of figures for each run of each case."""
+    """Return a table's figures by column. It has a row for each run of each case."""
     return {
         f"{what}: {column}": {case: [row[place] for row in runs] for case, runs in rows.items()}
         for place, column in enumerate(columns)
@@ -29,7 +29,7 @@ def by_column(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[Seq
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio to a peer of the same run, or a bound."""
+    """Target: a ratio to a peer of the same run, or a bound."""
 
     measure: str
     peer: str | None
@@ -38,7 +38,7 @@ class Target:
     ours: str = OURS
 
     def met(self, figure: float) -> bool:
-        """Of the ratio, or of our figure alone where there is no peer."""
+        """Return whether the ratio, or the figure if there is no peer, meets the target."""
         return (self.minimum is None or figure >= self.minimum) and (self.maximum is None or figure <= self.maximum)
 
     @property
@@ -113,11 +113,11 @@ class Report:
     runs: Runs = field(default_factory=dict)
 
     def add(self, measure: str, contender: str, figure: float) -> None:
-        """One more run."""
+        """Add one run."""
         self.runs.setdefault(measure, {}).setdefault(contender, []).append(figure)
 
     def lines(self) -> Iterator[str]:
-        """A table, then the targets."""
+        """Return the lines of a table and of the targets."""
         for measure, found in self.runs.items():
             yield f"\n{measure}"
             own = self._median(measure, next(iter(found)))

@@ -1,4 +1,4 @@
-"""What was measured for the page about speed, and where: benchmarks/results.json, part by part."""
+"""Results for the page about speed, with their machine, in benchmarks/results.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORTED_PACKAGES = ("psycopg", "msgspec", "redis", "httpx", "uvicorn")
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """On which it was measured; nothing that names one machine among others of its kind."""
+    """Machine of a measurement. No field identifies a single machine."""
 
     processor: str
     cores: int
@@ -31,7 +31,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One part of the results."""
+    """Measured part of the results."""
 
     command: str
     commit: str
@@ -48,12 +48,12 @@ Results = dict[str, Measured]
 
 
 def read(file: Path = FILE) -> Results:
-    """Nothing where there is no file yet."""
+    """Read the results; empty if there is no file."""
     return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else {}
 
 
 def write(results: Results, file: Path = FILE) -> None:
-    """Figures to four digits; a line for the runs of each contender."""
+    """Write figures with four digits, and a line for the runs of each contender."""
     short = {name: msgspec.structs.replace(part, figures=_shortened(part.figures)) for name, part in results.items()}
     text = msgspec.json.format(msgspec.json.encode(dict(sorted(short.items()))), indent=1).decode()
     runs_in_a_line = re.sub(r"\[[\s\d.,eE+-]*\]", lambda found: "".join(found[0].split()).replace(",", ", "), text)
@@ -61,7 +61,7 @@ def write(results: Results, file: Path = FILE) -> None:
 
 
 def this_machine(servers: dict[str, str]) -> Machine:
-    """``servers``: their versions, and those of peers."""
+    """Return this machine. ``servers``: versions of servers and peers."""
     pretty = platform.freedesktop_os_release()["PRETTY_NAME"] if platform.system() == "Linux" else platform.platform()
     versions = (
         {"Python": platform.python_version()} | {name: metadata.version(name) for name in REPORTED_PACKAGES} | servers
@@ -76,13 +76,13 @@ def this_machine(servers: dict[str, str]) -> Machine:
 
 
 def commit() -> str:
-    """The one that is measured; ``+`` where the sources differ from it."""
+    """Return the measured commit, followed by ``+`` if the sources differ from it."""
     known = _git("rev-parse", "--short=10", "HEAD")
     return known + "+" * bool(_git("status", "--porcelain", "src", "benchmarks/*.py")) if known else "unknown"
 
 
 def figures(results: Results, parts: tuple[str, ...]) -> Runs:
-    """Of these parts together."""
+    """Return the figures of these parts together."""
     return {measure: found for name in parts if name in results for measure, found in results[name].figures.items()}
 
 

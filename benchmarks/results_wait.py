@@ -1,4 +1,4 @@
-"""What waiting for results costs, and how soon it is over: python benchmarks/results_wait.py --help
+"""Cost and latency of waiting for results: python benchmarks/results_wait.py --help
 
 latency    from the end of a job to the caller that waits for it, and from its enqueueing to its start: one worker
            process, one caller, one job after the other; the clock is the machine's. Then the same where worker and
@@ -85,8 +85,7 @@ if __name__ == "__main__":
 
 
 def latency(url: str, place: Path, jobs: int) -> list[float]:
-    """Seconds from enqueueing to the start; from the handler's end to the caller; and from the end that the store has
-    recorded. Medians."""
+    """Return median seconds: from enqueue to start, and to the caller from the handler's and from the recorded end."""
     (place / "moments_tasks.py").write_text(LATENCY)
     environment = {**os.environ, "STOWHAND_CONNECTION": url, "PYTHONPATH": f"{HERE}/src:{place}"}
     worker = subprocess.Popen(
@@ -104,7 +103,7 @@ def latency(url: str, place: Path, jobs: int) -> list[float]:
 
 @contextmanager
 def lent(url: str, place: Path) -> Iterator[str]:
-    """The address of a server that lends the store, without tokens."""
+    """Provide the address of a server that lends the store, without tokens."""
     log = place / "serve.log"
     environment = {**os.environ, "PYTHONPATH": f"{HERE}/src"}
     with log.open("wb") as output:
@@ -123,7 +122,7 @@ def lent(url: str, place: Path) -> Iterator[str]:
 
 
 class Waiters:
-    """``count`` listeners in some processes, each of which waits for a thousand jobs."""
+    """Listeners in several processes, each of which waits for a thousand jobs."""
 
     def __init__(self, url: str, place: Path, first: int, processes: int, each: int) -> None:
         """``first``: the id of the first of their jobs, which follow each other."""
@@ -143,7 +142,7 @@ class Waiters:
             assert process.stdout.readline() == "ready\n"
 
     def stop(self) -> None:
-        """Their jobs stay."""
+        """Stop the listeners. Their jobs stay."""
         for process in self._processes:
             process.kill()
             process.communicate()
@@ -155,7 +154,7 @@ class Waiters:
 @click.option("--listeners", default=50, show_default=True)
 @click.option("--processes", default=50, show_default=True, help="That the listeners are divided among.")
 def main(jobs: int, rounds: int, listeners: int, processes: int) -> None:
-    """Medians, and the ratio of each pair of drains."""
+    """Print medians, and the ratio of each pair of drains."""
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server, _scratch("async") as place:
         url = server.create_database()
         migrate = [sys.executable, "-m", "stowhand.cli", "migrate"]

@@ -1,4 +1,4 @@
-"""Serial queues: python benchmarks/serial.py --help
+"""Cost of serial keys: python benchmarks/serial.py --help
 
 Jobs that do nothing in one queue, in three, in fifty; drained by one worker process and by several. Beside the rate:
 what the server committed and wrote for each job, and the processor time of the workers and of the server. Several
@@ -63,7 +63,7 @@ FIGURES = ("jobs/s", "commits", "xids", "WAL bytes", "multixacts", "worker us", 
 
 
 class Figures(NamedTuple):
-    """Of one run; all but the rate are per job, multixacts are all of them."""
+    """Figures of one run. All but the rate and the multixacts are per job."""
 
     rate: float
     commits: float
@@ -75,7 +75,7 @@ class Figures(NamedTuple):
 
 
 def measure(server: PostgresServer, tree: Path, case: tuple[int, int, int], jobs: int) -> Figures:
-    """Fill a database of its own, and drain it."""
+    """Fill and drain a new database."""
     serials, processes, concurrency = case
     url = server.create_database()
     program = [str(tree / ".venv/bin/python"), "-c", WORKER]
@@ -123,7 +123,7 @@ def measure(server: PostgresServer, tree: Path, case: tuple[int, int, int], jobs
 
 
 def drained(url: str, began: float) -> float:
-    """Seconds until no job is left. Asked every tenth of a second: a few commits among thousands."""
+    """Return the seconds until no job is left. It checks every tenth of a second: a few commits among thousands."""
     with psycopg.connect(url, autocommit=True) as connection:
         while True:
             row = connection.execute("select exists (select from stowhand.live)").fetchone()
@@ -134,7 +134,7 @@ def drained(url: str, began: float) -> float:
 
 
 def count(server: PostgresServer, url: str) -> tuple[int, ...]:
-    """Asked in another database, which is not counted; after a checkpoint, so that whole pages count in every run."""
+    """Read the counts after a checkpoint, so that page images count in every run. The reading is not counted."""
     name = url.split("/")[-1].split("?")[0]
     with psycopg.connect(server.admin_url, autocommit=True) as connection:
         connection.execute("checkpoint")
@@ -144,13 +144,13 @@ def count(server: PostgresServer, url: str) -> tuple[int, ...]:
 
 
 def processor(worker: subprocess.Popen[str]) -> float:
-    """Seconds so far."""
+    """Return the processor seconds so far."""
     times = psutil.Process(worker.pid).cpu_times()
     return float(times.user + times.system)
 
 
 def server_time(server: PostgresServer) -> float:
-    """Seconds of all its processes that live just now: the connections of the workers are open at both readings."""
+    """Return the seconds of all live processes. The workers' connections are open at both readings."""
     total = 0.0
     for process in psutil.Process(server.pid).children(recursive=True):
         try:
@@ -170,7 +170,7 @@ def server_time(server: PostgresServer) -> float:
 @click.option("--case", "cases", multiple=True, help="queues:processes:jobs at once, as 1:1:4; all.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(trees: tuple[Path, ...], jobs: int, runs: int, cases: tuple[str, ...], file: Path | None) -> None:
-    """Drain serial queues."""
+    """Drain jobs with serial keys."""
     trees = tuple(tree.resolve() for tree in trees) or (ROOT,)
     here: dict[str, list[Figures]] = {}
     wanted = [(int(a), int(b), int(c)) for a, b, c in (one.split(":") for one in cases)] or CASES

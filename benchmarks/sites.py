@@ -1,4 +1,4 @@
-"""Where a condition is measured: a store with tables of its own, and the means to make them full, old or busy.
+"""Sites of conditions: stores, and functions to make their tables full, old or busy.
 
 Rows are written straight into the tables, as enqueueing writes them, because nobody wants to wait for ten million.
 Worker processes import this module for the task ``nap``.
@@ -31,31 +31,31 @@ NAP_SECONDS = 0.010
 
 @app.task(name="nap")
 async def nap(number: int = 0) -> None:  # noqa: ARG001  a payload of the usual size
-    """Ten milliseconds in which the loop is free. Says when it is over, and how long it really took."""
+    """Sleep ten milliseconds. Record when it ended and how long it took."""
     began = time.monotonic()
     await asyncio.sleep(NAP_SECONDS)
     probe.own_probe().hit(began)
 
 
 class Site(Protocol):
-    """A store with its tables, just installed."""
+    """Store with new tables."""
 
     settings: StoreSettings
 
     def fill(self, jobs: int, *, task: str = "noop") -> int:
-        """Due jobs without a queue. Gives the first one's id; all of theirs are from there on."""
+        """Add due jobs. Return the id of the first; the others follow it."""
 
     def left(self, first: int) -> bool:
-        """Is a job with this id or a later one still in the table?"""
+        """Return whether a job with this id or a later one is still in the table."""
 
 
 def new_store(site: Site) -> QueueStore:
-    """Not open yet."""
+    """Return a store that is not open."""
     return open_store(site.settings.url, site.settings.options)
 
 
 async def install(site: Site) -> None:
-    """Tables, as just installed."""
+    """Install new tables."""
     store = new_store(site)
     try:
         await store.schema.install()
@@ -64,7 +64,7 @@ async def install(site: Site) -> None:
 
 
 class PostgresSite:
-    """A database."""
+    """PostgreSQL database."""
 
     def __init__(self, url: str, *, history: bool = False) -> None:
         connection = ResolvedStore(url, "the benchmark")
@@ -84,7 +84,7 @@ class PostgresSite:
         due_in: float = 0,
         vacuum: bool = True,
     ) -> int:
-        """``queues``: spread over so many, named after ``queue``. There are no statistics, as right after a burst."""
+        """Add due jobs, spread over ``queues`` serial keys. There are no statistics, as right after a burst."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             if vacuum:
                 connection.execute("vacuum stowhand.live")  # the dead rows of an earlier run are none of this one's
@@ -111,7 +111,7 @@ class PostgresSite:
         return int(row[0])
 
     def fill_history(self, rows: int, seconds: float) -> int:
-        """Finished jobs of the last 20 hours: so many, or as many as there is time for."""
+        """Add this many finished jobs of the last 20 hours, or as many as the time allows."""
         until, made = time.monotonic() + seconds, 0
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("select stowhand.make_days(now() - interval '1 day', 4)")
@@ -132,19 +132,19 @@ class PostgresSite:
         return made
 
     def look_empty(self, jobs: int) -> None:
-        """So many jobs have come and gone, and the server has taken statistics since."""
+        """Run this many jobs, and let the server take statistics of the empty table."""
         self.fill(jobs)
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("delete from stowhand.live")
             connection.execute("analyze stowhand.live")
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Delete waiting jobs."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("truncate stowhand.live")
 
     def left(self, first: int) -> bool:
-        """Is a job with this id or a later one still in the table?"""
+        """Return whether a job with this id or a later one is still in the table."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("set enable_seqscan = off")
             row = connection.execute("select exists (select from stowhand.live where id >= %s)", (first,)).fetchone()
@@ -152,7 +152,7 @@ class PostgresSite:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Somebody's repeatable-read transaction, open for the length of the block."""
+        """Keep a repeatable-read transaction open during the block."""
         with psycopg.connect(self.url) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.execute("select from stowhand.live limit 1")
@@ -161,7 +161,7 @@ class PostgresSite:
 
     @contextmanager
     def feeder(self, begun: Callable[[], int], backlog: int) -> Iterator[None]:
-        """A producer with a thread and a connection of its own, that keeps so many jobs waiting; filled before."""
+        """Run a producer in a thread that keeps this many jobs waiting. The table is filled before."""
         over = threading.Event()
 
         def feed() -> None:
@@ -187,7 +187,7 @@ class PostgresSite:
 
 
 class SqliteSite:
-    """A file, with the default durability: FULL."""
+    """SQLite file with the default durability, FULL."""
 
     def __init__(self, file: Path) -> None:
         connection = ResolvedStore(f"sqlite:///{file}", "the benchmark")
@@ -195,7 +195,7 @@ class SqliteSite:
         self._file = file
 
     def fill(self, jobs: int, *, task: str = "noop") -> int:
-        """In one transaction."""
+        """Add due jobs in one transaction."""
         now = time.time_ns() // 1000
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection, connection:
             (last,) = connection.execute("select coalesce(max(seq), 0) from sqlite_sequence").fetchone()
@@ -208,7 +208,7 @@ class SqliteSite:
         return int(last) + 1
 
     def left(self, first: int) -> bool:
-        """Is a job with this id or a later one still in the table?"""
+        """Return whether a job with this id or a later one is still in the table."""
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             row = connection.execute("select exists (select 1 from stowhand_jobs where id >= ?)", (first,)).fetchone()
         return bool(row[0])

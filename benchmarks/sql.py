@@ -1,4 +1,4 @@
-"""What the schema's own SQL costs the server, beside graphile-worker's: python benchmarks/sql.py --help
+"""Cost of the schema's SQL on the server, compared with graphile-worker's: python benchmarks/sql.py --help
 
 One durable PostgreSQL with a database for each contender, in turn (A B C, A B C, …), one connection each. Jobs a
 second, and microseconds of the backend's processor time a job, which say more where the machine is shared. Medians.
@@ -64,7 +64,7 @@ update stowhand.live set state = 'processing', attempts = attempts + 1, epoch = 
 
 @dataclass(frozen=True)
 class Contender:
-    """A schema in a database of its own."""
+    """Contender: a schema in its own database."""
 
     name: str
     url: str
@@ -75,7 +75,7 @@ class Contender:
 
 
 def in_a_loop(schema: str, rest: str) -> Measure:
-    """``add_job`` as a trigger or a migration calls it: all in one transaction."""
+    """Call ``add_job`` as a trigger or a migration does: all in one transaction."""
 
     def run(connection: Connection, jobs: int) -> int:
         connection.execute(ENQUEUE_LOOP.format(jobs=jobs, schema=schema, rest=rest).encode())
@@ -85,7 +85,7 @@ def in_a_loop(schema: str, rest: str) -> Measure:
 
 
 def one_by_one(connection: Connection, jobs: int) -> int:
-    """The statement of ``App.enqueue``, committed each."""
+    """Run the statement of ``App.enqueue``, and commit each."""
     statement = statements()["enqueue_plain"]
     for number in range(jobs // ONE_BY_ONE):
         values = plain_values_of(NewJob(task="noop", payload=f'{{"number":{number}}}'), None)
@@ -94,7 +94,7 @@ def one_by_one(connection: Connection, jobs: int) -> int:
 
 
 def claimed_by_id(connection: Connection, jobs: int) -> int:
-    """One UPDATE for each, in a transaction that commits asynchronously, as claims do."""
+    """Run one UPDATE for each, in a transaction that commits asynchronously, as claims do."""
     one_by_one(connection, jobs)
     connection.execute("set synchronous_commit = off")
     for (job,) in connection.execute("select id from stowhand.live order by id").fetchall():
@@ -104,7 +104,7 @@ def claimed_by_id(connection: Connection, jobs: int) -> int:
 
 
 def in_bulk(connection: Connection, jobs: int) -> int:
-    """The function of ``App.enqueue_many``, a thousand at a time."""
+    """Call the function of ``App.enqueue_many``, a thousand jobs at a time."""
     statement = statements()["enqueue_many"]
     for _ in range(BULK * jobs // JOBS_PER_CALL):
         chunk = [NewJob(task="noop", payload=f'{{"number":{number}}}') for number in range(JOBS_PER_CALL)]
@@ -113,14 +113,14 @@ def in_bulk(connection: Connection, jobs: int) -> int:
 
 
 def inserted(connection: Connection, jobs: int) -> int:
-    """Rows written straight into the table by INSERT … SELECT, a thousand at a time."""
+    """Write rows into the table by INSERT … SELECT, a thousand at a time."""
     for _ in range(BULK * jobs // JOBS_PER_CALL):
         connection.execute(INSERT)
     return BULK * jobs // JOBS_PER_CALL * JOBS_PER_CALL
 
 
 def copied(connection: Connection, jobs: int) -> int:
-    """The same by COPY."""
+    """Write rows into the table by COPY."""
     for _ in range(BULK * jobs // JOBS_PER_CALL):
         with connection.cursor().copy(COPY) as copy:
             copy.write("".join(f'noop\t{{"number":{n}}}\tnow\tnow\n' for n in range(JOBS_PER_CALL)))
@@ -128,7 +128,7 @@ def copied(connection: Connection, jobs: int) -> int:
 
 
 def through_its_life(connection: Connection, jobs: int, *, keep: bool) -> int:
-    """Enqueued in bulk, claimed and settled a hundred at a time."""
+    """Enqueue in bulk, claim and settle a hundred at a time."""
     done = in_bulk(connection, jobs)
     claim = "select id from stowhand.claim('worker-somewhere-12345-0123456789ab.1', %s, %s, 30, '{noop}', null, false)"
     settle = "select count(*) from stowhand.settle_completed(%s::bigint[], %s::uuid[], %s)"
@@ -140,7 +140,7 @@ def through_its_life(connection: Connection, jobs: int, *, keep: bool) -> int:
 
 
 def statements() -> dict[str, bytes]:
-    """The package's own."""
+    """Return the statements of the package."""
     return PostgresContext("postgresql:///nowhere", StoreOptions()).statements
 
 
@@ -154,7 +154,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def contenders(server: PostgresServer, beside: tuple[str, ...], peer: bool) -> Iterator[Contender]:
-    """This tree, the trees given, and the peer."""
+    """Return this checkout, the named checkouts and the peer."""
     trees = {"stowhand": ROOT} | {Path(tree).name: Path(tree) for tree in beside}
     for name, tree in trees.items():
         url = server.create_database()
@@ -174,7 +174,7 @@ def contenders(server: PostgresServer, beside: tuple[str, ...], peer: bool) -> I
 
 
 def rate_and_work(contender: Contender, measure: Measure, jobs: int) -> tuple[float, float]:
-    """Jobs a second; microseconds of processor time of the backend for each."""
+    """Return jobs per second, and processor microseconds of the backend for each."""
     with psycopg.connect(contender.url, autocommit=True) as connection:
         connection.execute(f"truncate {contender.tables}".encode())
         measure(connection, JOBS_PER_CALL)  # plans and caches
@@ -188,7 +188,7 @@ def rate_and_work(contender: Contender, measure: Measure, jobs: int) -> tuple[fl
 
 
 def wal_of(contender: Contender, jobs: int, *, keep: bool) -> tuple[float, float]:
-    """Bytes of WAL a job over its whole life, images of pages included; and nothing."""
+    """Return the WAL bytes of a job over its whole life, page images included, and no second figure."""
     with psycopg.connect(contender.url, autocommit=True) as connection:
         connection.execute("alter table stowhand.live set (autovacuum_enabled = off)")
         connection.execute(f"truncate {contender.tables}".encode())
@@ -211,7 +211,7 @@ def wal_of(contender: Contender, jobs: int, *, keep: bool) -> tuple[float, float
 @click.option("--peer/--no-peer", default=True, show_default=True)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(jobs: int, runs: int, only: tuple[str, ...], beside: tuple[str, ...], peer: bool, file: Path | None) -> None:
-    """Print the table: a line for each measure and contender, and the ratio to the first one."""
+    """Print a line for each measure and contender, and the ratio to the first contender."""
     rates: dict[str, dict[str, list[tuple[float, float]]]] = {}
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
         them = list(contenders(server, beside, peer))

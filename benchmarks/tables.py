@@ -1,4 +1,4 @@
-"""What a user's table costs as a queue: python benchmarks/tables.py --help
+"""Cost of a user's table as a queue: python benchmarks/tables.py --help
 
     claims    a claim of one record and its settlement, in one table with few rows and in tables where something is in
               the way; they take turns, so that whatever else the machine does falls on all. What counts is the ratio.
@@ -54,7 +54,7 @@ QUEUED = "insert into jobs (size, rank) select 1 + n % 10, n from generate_serie
 
 
 class Site:
-    """One database with the table ``jobs``."""
+    """Database with the table ``jobs``."""
 
     def __init__(self, server: PostgresServer, name: str, sizes: dict[str, int]) -> None:
         self.name, self.url = name, server.create_database()
@@ -78,7 +78,7 @@ class Site:
         self.connection.execute(statement.encode())
 
     async def one(self) -> float:
-        """Milliseconds of one claim of one record and of its settlement."""
+        """Return the milliseconds of one claim of one record and of its settlement."""
         request = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30.0, conditions=self.conditions)
         began = time.perf_counter()
         (claim,) = await self.store.claim(request)
@@ -87,7 +87,7 @@ class Site:
 
 
 async def claims(server: PostgresServer, sizes: dict[str, int], rounds: int) -> Runs:
-    """Each site in turn, round by round. Gives the medians: milliseconds."""
+    """Measure claims on each site in turn. Return median milliseconds."""
     sites = [Site(server, name, sizes) for name in IN_THE_WAY]
     took: dict[str, list[float]] = {site.name: [] for site in sites}
     for number in range(rounds):
@@ -108,7 +108,7 @@ async def claims(server: PostgresServer, sizes: dict[str, int], rounds: int) -> 
 
 
 class Drained(NamedTuple):
-    """What was measured of a drain."""
+    """Figures of a drain."""
 
     rate: float
     """Records a second."""
@@ -117,16 +117,16 @@ class Drained(NamedTuple):
 
 
 async def nothing(_ctx: Attempt[Any], _record: Any) -> None:
-    """A handler that does nothing."""
+    """Handler that does nothing."""
 
 
 async def writes(ctx: Attempt[Any], _: Any) -> None:
-    """A handler that does something in its transaction."""
+    """Handler that writes in its transaction."""
     await ctx.connection.execute("select 1")
 
 
 async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> Drained:
-    """Of one worker, in this process."""
+    """Drain with one worker in this process."""
     worker = Worker(store, handler, WorkerOptions(once=True, concurrency=concurrency), events=Events())  # no log
     began, spent = time.perf_counter(), time.process_time()
     await worker.run()
@@ -134,7 +134,7 @@ async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> Draine
 
 
 async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int) -> Runs:
-    """The kinds in turn."""
+    """Drain each kind in turn."""
 
     async def budgeted(column: Any) -> Drained:
         budget: Budget[Any] = Budget(concurrency, cost=lambda record: record["size"], column=column)
@@ -189,7 +189,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
 @click.option("--concurrency", default=10)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(finished: int, ahead: int, rounds: int, jobs: int, runs: int, concurrency: int, file: Path | None) -> None:
-    """Measure both."""
+    """Measure claims and drains."""
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
         claimed = asyncio.run(claims(server, {"many": finished, "some": ahead, "queued": rounds * 3}, rounds))
         save(claimed | asyncio.run(drains(server, jobs, runs, concurrency)), file)

@@ -1,4 +1,4 @@
-"""Where the time of one job goes, from the call that enqueues to its handler: python benchmarks/timeline.py --help
+"""Timeline of one job, from the enqueue call to its handler: python benchmarks/timeline.py --help
 
 One idle worker in another process, one job after another. What goes over each connection is libpq's own trace
 (PQtrace), with its time; call, return and the first line of the handler are read from the same clock. The trace costs a
@@ -49,7 +49,7 @@ GAPS = (
 
 
 class Message(NamedTuple):
-    """One of the protocol's, as a client saw it."""
+    """Message of the protocol, as a client saw it."""
 
     at: float
     connection: str
@@ -71,7 +71,7 @@ def trace_connections(whose: str) -> None:
 
 
 def messages(whose: str) -> list[Message]:
-    """Of all the connections of that process, in order."""
+    """Return the messages of all connections of that process, in order."""
     found = []
     for file in FOLDER.glob(f"{whose}.*.trace"):
         for line in file.read_text(errors="replace").splitlines():
@@ -87,7 +87,7 @@ app = App()
 
 @app.task(name="mark")
 async def mark(number: int) -> None:
-    """Its first line is the end of the way."""
+    """Task whose first line ends the timeline."""
     at = time.time()
     with STARTED_FILE.open("a") as file:
         file.write(f"{number} {at!r}\n")
@@ -98,7 +98,7 @@ if os.environ.get("TIMELINE_ROLE") == "worker":
 
 
 async def enqueue(url: str, jobs: int) -> list[tuple[float, float]]:
-    """Each job when the one before has begun and a pause has passed: when it was called for, and when that returned."""
+    """Enqueue each job after the previous one has started and a pause. Return when each call began and ended."""
     trace_connections("caller")
     calls = []
     async with App(url) as caller:
@@ -120,7 +120,7 @@ async def _begun(number: int) -> None:
 
 
 def gaps(calls: list[tuple[float, float]]) -> Iterator[tuple[tuple[float, ...], list[str]]]:
-    """Of each job: its gaps, in the order of GAPS; and what the worker sent between notification and claim."""
+    """Return the gaps of each job in the order of GAPS, and what the worker sent between notification and claim."""
     begun = dict(line.split() for line in STARTED_FILE.read_text().splitlines())
     caller, worker = messages("caller"), messages("worker")
     for number, (called, returned) in enumerate(calls):

@@ -1,4 +1,4 @@
-"""One measurement under one condition, and the table of all of them."""
+"""Trials: measurements under one condition, and the table of all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OURS = ("noop",)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """Sizes of the measurements."""
 
     jobs: int = 60_000
     serial: int = 20_000
@@ -59,25 +59,25 @@ class Sizes:
     runs: int = 3
 
     def quick(self) -> Sizes:
-        """A twentieth."""
+        """Return a twentieth of these sizes."""
         return Sizes(3_000, 1_000, 50_000, 500_000, 3.0, 3.0, 200, 5, 500, 1)
 
 
 @dataclass
 class Table:
-    """Runs by measure and case; the first case is the plain one."""
+    """Table of runs by measure and case. The first case is the plain one."""
 
     runs: Runs = field(default_factory=dict)
     bounds: dict[str, str] = field(default_factory=dict)
 
     def add(self, measure: str, case: str, figure: float, bound: str = "") -> None:
-        """One more run."""
+        """Add one run."""
         self.runs.setdefault(measure, {}).setdefault(case, []).append(figure)
         self.bounds[measure] = bound or self.bounds.get(measure, "")
         print(f"{measure:<58} {case:<40}{figure:>12,.6g}", file=sys.stderr, flush=True)
 
     def lines(self) -> Iterator[str]:
-        """Medians; the ratio to the plain case (of rates and of times alike: case / plain)."""
+        """Return medians, and the ratio case / plain, of rates and of times."""
         for measure, cases in self.runs.items():
             yield f"\n{measure}{'   [' + self.bounds[measure] + ']' if self.bounds[measure] else ''}"
             plain = statistics.median(next(iter(cases.values())))
@@ -88,7 +88,7 @@ class Table:
 
 
 class Workers:
-    """``async with``: they run inside the block, and have ended after it."""
+    """Workers that run inside ``async with`` and have ended after it."""
 
     def __init__(self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats]) -> None:
         self._supervisor = Supervisor(settings, heartbeats, Events())
@@ -105,7 +105,7 @@ class Workers:
         await self._running
 
     async def until(self, reached: Callable[[], bool], seconds: float, what: str, *, every: float = LOOK_EVERY) -> None:
-        """Wait for what only the workers can bring about. Raises StoreError when it takes too long."""
+        """Wait for a condition that the workers cause. Raises StoreError when it takes too long."""
         assert self._running is not None
         deadline = self._clock.monotonic() + seconds
         while not reached():
@@ -117,7 +117,7 @@ class Workers:
 
 
 class WorkerRuns:
-    """Real worker processes, and what they leave in the probes."""
+    """Runs of worker processes, read from their probes."""
 
     def __init__(self, probes: Path) -> None:
         self._probes = probes
@@ -125,12 +125,12 @@ class WorkerRuns:
 
     @property
     def begun(self) -> int:
-        """Handlers so far."""
+        """Return the number of started handlers."""
         return probe.look(self._probes).count
 
     @property
     def lasted(self) -> float:
-        """Seconds that a nap took, from its beginning in the handler to its end: the mean of the first of them."""
+        """Return the mean seconds of the first naps, from start to end in the handler."""
         return statistics.mean(probe.look(self._probes).delays)
 
     async def drain(
@@ -165,7 +165,7 @@ class WorkerRuns:
         return found
 
     def idle(self, site: Site) -> Workers:
-        """``async with``: a worker for the length of the block."""
+        """Run a worker inside ``async with``."""
         return self._at_work(site, "benchmarks.noop:app", 24)
 
     def _at_work(self, site: Site, app: str, slots: int) -> Workers:
@@ -178,7 +178,7 @@ class WorkerRuns:
 
 @dataclass(frozen=True)
 class ClaimCost:
-    """Milliseconds."""
+    """Milliseconds of a claim and of a settlement."""
 
     first: float
     """A hundred jobs, by a store that has just been opened."""
@@ -193,7 +193,7 @@ class ClaimCost:
 
 
 async def cost_of_claims(site: PostgresSite, count: int) -> ClaimCost:
-    """What a worker's claims cost one by one, without a worker."""
+    """Measure claims one by one, as a worker makes them, without a worker."""
     first = site.fill(100 * count)
     store = new_store(site)
     await store.open()
@@ -225,12 +225,12 @@ async def _timed_claim(store: QueueStore, limit: int) -> float:
 
 
 def request(limit: int, lease: float = 30.0) -> ClaimRequest:
-    """What a worker of our tasks asks for."""
+    """Return the claim request of a worker of the benchmark's tasks."""
     return ClaimRequest(worker="bench", token=str(uuid.uuid4()), limit=limit, lease=lease, tasks=OURS)
 
 
 async def hold_queue(site: PostgresSite) -> str:
-    """Somebody claims the first job that there is, and keeps it for an hour. Gives its queue."""
+    """Claim the first job and hold it for an hour. Return its serial key."""
     store = new_store(site)
     await store.open()
     try:
@@ -250,7 +250,7 @@ async def commit(
     delay: float | None = 86_400,
     committers: int = 8,
 ) -> float:
-    """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement.
+    """Return the jobs per second that this many connections enqueue, each job in its own transaction.
 
     ``notify``: with what wakes a sleeping worker, as always.
     """
@@ -276,7 +276,7 @@ async def commit(
 
 
 async def bare_naps(count: int, slots: int = 100) -> float:
-    """What an event loop can do at best: naps a second, so many at once, without any queue."""
+    """Return the naps per second of an event loop without a queue, this many at once."""
     left = iter(range(count))
 
     async def work() -> None:
@@ -289,7 +289,7 @@ async def bare_naps(count: int, slots: int = 100) -> float:
 
 
 def start_and_stop(site: Site) -> tuple[float, float, float]:
-    """Milliseconds: bare Python from start to end; ``stowhand worker`` from start to ready; from TERM to its end."""
+    """Return milliseconds: bare Python; ``stowhand worker`` from start to ready; and from TERM to its end."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     bare = time.perf_counter() - began
@@ -314,7 +314,7 @@ def start_and_stop(site: Site) -> tuple[float, float, float]:
 
 
 def _cpu() -> dict[int, float]:
-    """Seconds by process, of all that was started here: workers, and the server with its backends."""
+    """Return the processor seconds of each process started here: workers, and the server with its backends."""
     spent: dict[int, float] = {}
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -324,6 +324,6 @@ def _cpu() -> dict[int, float]:
 
 
 def _each(before: dict[int, float], jobs: int) -> float:
-    """Microseconds since then, for each of so many jobs."""
+    """Return the microseconds since then, for each of this many jobs."""
     spent = sum(seconds - before.get(pid, 0.0) for pid, seconds in _cpu().items())
     return 1e6 * spent / max(jobs, 1)

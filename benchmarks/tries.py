@@ -1,4 +1,4 @@
-"""What kept tries cost a claim and a beat: python benchmarks/tries.py
+"""Cost of stored failed attempts for a claim and a heartbeat: python benchmarks/tries.py
 
 Bytes of the server's log (WAL) of one claim and of one beat, in a transaction each: of jobs that have never failed, and
 of jobs that have failed ten times and bear ten entries. Whole pages are not logged, so a figure is what the change
@@ -38,7 +38,7 @@ FAILURES_PER_JOB = 10
 
 
 def figures(connection: psycopg.Connection[tuple[int, ...]], jobs: int, error: str | None) -> tuple[float, float]:
-    """Medians of a claim and of a beat. ``error``: each job has failed with it ten times before."""
+    """Return medians of a claim and of a heartbeat. ``error``: text with which each job has failed ten times."""
 
     def bytes_of(statement: str, *values: object) -> tuple[int, list[tuple[int, ...]]]:
         (before,) = connection.execute(WAL).fetchall()[0]
@@ -64,7 +64,7 @@ def figures(connection: psycopg.Connection[tuple[int, ...]], jobs: int, error: s
 @click.command()
 @click.option("--jobs", default=300, show_default=True)
 def main(jobs: int) -> None:
-    """Each kind of job, and its ratio to one that has never failed."""
+    """Measure each kind of job. Print its ratio to a job that has never failed."""
     with PostgresServer(find_postgres()[0], full_page_writes="off", autovacuum="off") as server:
         url = server.create_database()
         environment = {**os.environ, "STOWHAND_CONNECTION": url, "PYTHONPATH": f"{HERE}/src"}
