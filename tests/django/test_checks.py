@@ -132,9 +132,9 @@ def test_an_invalid_queue_name_is_an_error(site: None) -> None:
         ({"modules": "shop.jobs"}, r"modules: got a str; use a list"),
         ({"modules": ["shop/jobs.py"]}, r"modules: 'shop/jobs.py'; write a module as in"),
         ({"cron": ["nightly"]}, r"cron: got a list; use \{'nightly': \("),
-        ({"max_attempts": 0}, r"max_attempts: 0 given"),
+        ({"max_attempts": 0}, r"max_attempts: got 0"),
         ({"database": ["default"]}, r"database: got a list; use an alias of DATABASES: 'default'"),
-        ({"schema": 3}, r"schema: an int given"),
+        ({"schema": 3}, r"schema: got an int"),
     ],
 )
 def test_an_invalid_option_is_an_error(site: None, option: dict[str, object], said: str) -> None:

@@ -65,8 +65,9 @@ def test_code_on_pages_works(page: str, tmp_path: Path) -> None:
         assert "Ran 1 test" in manage(tmp_path, "test", "shop")
 
 
-def test_the_quick_start_works_as_printed(tmp_path: Path) -> None:
+def test_the_quick_start_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the reloader of ``runserver``, whose child would stay when its parent is killed."""
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # the site of other tests
     port = str(free_port())
     with reading(tmp_path, {"8000": port, "manage.py runserver": f"manage.py runserver {port} --noreload"}) as reader:
         reader.run("django-admin startproject shop .")

@@ -27,7 +27,13 @@ BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read
 SHOWN = {"python", "sql", "console", "text", "nginx"}
 """Python is checked below; the others are run by the pages' own tests, or are not input of a program that is here."""
 DJANGO = {
-    DOCS / place for place in ("how-to/use-it-from-django.md", "how-to/come-from-django-tasks.md", "tutorial/django.md")
+    DOCS / place
+    for place in (
+        "how-to/use-it-from-django.md",
+        "how-to/use-it-from-django-5.md",
+        "how-to/come-from-django-tasks.md",
+        "tutorial/django.md",
+    )
 }
 """Their blocks are files of a project, settings among them; tests/django/test_pages.py runs them, beside a Django."""
 

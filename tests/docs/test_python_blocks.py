@@ -14,7 +14,7 @@ from tests.support.public_names import PUBLIC, public_names
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_DJANGO = {
-    "stowhand.django": {"StowhandBackend", "Task", "task"},
+    "stowhand.django": {"StowhandBackend", "Task", "around_thread", "database_url", "task"},
     "stowhand.django.testing": {"drain", "ImmediateBackend"},
 }
 """They cannot be imported here: tests/django/test_pages.py runs what the pages show of them."""

@@ -17,6 +17,7 @@ LOCKS = {
     "requirements.lock": {"hatchling", "editables", "psycopg", "psycopg-binary", "click", "msgspec"},
     "requirements-django.lock": {"hatchling", "editables", "psycopg", "psycopg-binary", "django", "pytest"},
     "requirements-django-6.0.lock": {"django"},
+    "requirements-django-5.2.lock": {"django", "asgiref", "sqlparse"},
 }
 """What each of them must hold, among others."""
 NOT_OURS = {".git", ".venv", ".venv-django", ".state", "node_modules", "build", "dist"}

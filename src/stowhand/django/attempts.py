@@ -8,19 +8,19 @@ twice if the worker dies in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.tasks import base
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 from django.utils.json import normalize_json
 from msgspec.structs import replace
 
+from stowhand.django.application import around_thread
 from stowhand.django.results import AttemptTimedOut, JobCanceled, JobFailed, Status, error_of, result_of, timeout_of
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry
@@ -153,16 +153,6 @@ def _value(value: object) -> object:
 def _outcome(value: object) -> object:
     """Return the outcome. A list is a result here, not a batch."""
     return value if isinstance(value, OUTCOMES) else Complete(value)
-
-
-@contextmanager
-def around_thread() -> Iterator[None]:
-    """Context manager around each ``def`` task in its thread, so that a lost connection fails only one attempt."""
-    close_old_connections()
-    try:
-        yield
-    finally:
-        close_old_connections()
 
 
 class StopMiddleware:

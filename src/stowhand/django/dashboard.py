@@ -10,8 +10,8 @@ from urllib.parse import quote
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from stowhand.django.application import project_app
 from stowhand.django.models import ACT, ADD, LOOK, PAYLOADS
-from stowhand.django.project import app_of, chosen_backend
 from stowhand.web.request import Reply, Request, Right, Visitor
 from stowhand.wsgi import Dashboard
 
@@ -44,7 +44,7 @@ def _rights(user: Any) -> Iterator[Right]:
 
 @cache
 def _dashboard() -> Dashboard:
-    return Dashboard(app_of(chosen_backend()))
+    return Dashboard(project_app())
 
 
 def _response(reply: Reply) -> HttpResponse:

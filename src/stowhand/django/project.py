@@ -10,13 +10,11 @@ from typing import Any
 from django.tasks import task_backends
 
 from stowhand.app.app import App
-from stowhand.django.attempts import StopMiddleware, around_thread, function_of, options_of
+from stowhand.django.application import BACKEND_VARIABLE, around_thread
+from stowhand.django.attempts import StopMiddleware, function_of, options_of
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
-
-BACKEND_VARIABLE = "DJANGO_STOWHAND_BACKEND"
-"""Environment variable with the alias in TASKS to use, if there are several."""
 
 
 def app_of(backend: StowhandBackend) -> App:

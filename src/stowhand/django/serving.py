@@ -5,10 +5,10 @@ from __future__ import annotations
 import django
 from django.apps import apps
 
-from stowhand.django.project import app_of, chosen_backend
+from stowhand.django.application import project_app
 from stowhand.observe.logs import logging_restored
 
 if not apps.ready:
     with logging_restored():
         django.setup()
-app = app_of(chosen_backend())
+app = project_app()

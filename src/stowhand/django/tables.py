@@ -11,9 +11,8 @@ from django.db.migrations import CreateModel, Migration
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.operations.base import Operation
 from django.db.models import BigAutoField
-from django.tasks import task_backends
 
-from stowhand.django.backend import StowhandBackend
+from stowhand.django.application import HAS_TASKS
 from stowhand.django.database import Database
 
 
@@ -74,7 +73,16 @@ def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migra
 
 
 def databases_of(alias: str) -> list[Database]:
-    """Return the databases of this alias in which backends of Stowhand store jobs, each schema once."""
+    """Return the databases of this alias in which backends of Stowhand store jobs, each schema once.
+
+    Without ``django.tasks`` there are none: the schema of an App is installed by ``manage.py stowhand migrate``.
+    """
+    if not HAS_TASKS:
+        return []
+    from django.tasks import task_backends
+
+    from stowhand.django.backend import StowhandBackend
+
     databases: dict[str, Database] = {}
     for backend in task_backends.all():
         if isinstance(backend, StowhandBackend) and backend.database.alias == alias:

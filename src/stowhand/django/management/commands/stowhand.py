@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from stowhand.cli.program import run
-from stowhand.django.project import BACKEND_VARIABLE
+from stowhand.django.application import BACKEND_VARIABLE
 
 APP_PATH = "stowhand.django.serving:app"
 _DJANGO_OPTIONS = ("--settings", "--pythonpath")
