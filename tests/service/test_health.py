@@ -33,7 +33,7 @@ from stowhand.service.health import (
     stuck_reasons,
     unready_reasons,
 )
-from stowhand.service.health_reporter import HealthReporter
+from stowhand.service.health_reporter import METRICS_FOLDER_VARIABLE, HealthReporter
 from stowhand.service.supervisor import Supervisor
 from stowhand.service.table_run import joint_bounds, joint_report
 from stowhand.stores.sqlite.queue.memory import MemoryStore
@@ -303,6 +303,16 @@ def test_a_process_that_does_not_report_is_stuck() -> None:
     assert stuck_process_reasons([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
         "process 1, loop: nothing for 9 s, at most 5 s"
     ]
+
+
+def test_a_closed_reporter_leaves_no_folder_of_metrics_in_the_environment() -> None:
+    health_reporter = HealthReporter(read_settings({"processes": "2", "http": "0"}, environ={}), None)
+    health_reporter.open()
+    folder = Path(os.environ[METRICS_FOLDER_VARIABLE])
+    assert folder.is_dir()
+    health_reporter.close()
+    assert not folder.exists()
+    assert METRICS_FOLDER_VARIABLE not in os.environ, "another worker of this process would look for the folder"
 
 
 def test_a_dead_child_may_be_replaced_in_time_and_is_not_missed_during_a_stop(run: Run, tmp_path: Path) -> None:

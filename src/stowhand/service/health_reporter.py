@@ -243,6 +243,7 @@ class HealthReporter(ProcessObserver):
         EXIT_CALLBACKS.append(remove)
         if self._settings.http is not None:
             os.environ[METRICS_FOLDER_VARIABLE] = str(folder)  # before the client is imported
+            self._closing.callback(os.environ.pop, METRICS_FOLDER_VARIABLE, None)
 
 
 def _process_fields(process: Process, now: float) -> dict[str, object]:
