@@ -188,6 +188,7 @@ def test_a_traceback_is_summarized_by_its_last_line() -> None:
         (WorkerStarted(W, None), "(task names: any)"),
         (WorkerStarted(W, ("a",), Queues(("mail", "bulk"))), "(task names: 'a'; queues: 'mail', 'bulk')"),
         (WorkerStarted(W, None, Queues(None, ("bulk",))), "(task names: any; excluded queues: 'bulk')"),
+        (WorkerStopping(W, 0, False), "INFO: Stopping\n"),
         (WorkerStopping(W, 3, False), "waiting for 3 running jobs"),
         (WorkerStopping(W, 3, True), "Stopping now; returning 3 running jobs to the queue"),
         (WorkerStopped(W, 0), "INFO: Stopped"),

@@ -369,10 +369,10 @@ class LogListener:
         )
 
     def _stopping(self, event: WorkerStopping) -> None:
-        jobs = count(event.running, "running job")
-        message = (
-            f"Stopping now; returning {jobs} to the queue" if event.is_immediate else f"Stopping; waiting for {jobs}"
-        )
+        message = "Stopping now" if event.is_immediate else "Stopping"
+        if event.running:
+            jobs = count(event.running, "running job")
+            message += f"; returning {jobs} to the queue" if event.is_immediate else f"; waiting for {jobs}"
         self._worker(event.worker).info(message)
 
     def _stopped(self, event: WorkerStopped) -> None:
