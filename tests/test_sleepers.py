@@ -76,10 +76,9 @@ def test_an_error_ends_the_waits_of_now_and_counts_as_no_wake_up(run: Run) -> No
 def test_another_thread_wakes_the_waits_of_every_loop() -> None:
     """A store in memory or in a file is used from several threads, each with a loop of its own."""
     sleepers = Sleepers(SystemClock())
-    found: list[bool] = []
+    rows: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: found.append(asyncio.run(sleepers.wait(0, 20.0))), daemon=True)
-        for _ in range(2)
+        threading.Thread(target=lambda: rows.append(asyncio.run(sleepers.wait(0, 20.0))), daemon=True) for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -88,7 +87,7 @@ def test_another_thread_wakes_the_waits_of_every_loop() -> None:
     sleepers.wake()
     for thread in threads:
         thread.join(20.0)
-    assert found == [True, True]
+    assert rows == [True, True]
 
 
 def test_a_wait_whose_loop_was_closed_keeps_no_other_from_its_wake_up(run: Run) -> None:

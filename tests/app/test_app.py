@@ -163,16 +163,16 @@ def test_a_worker_that_ends_by_itself_is_reported_at_once_and_raised_at_the_end(
     app = App(store=Broken())
     add_send(app)
     reported: list[dict[str, Any]] = []
-    told = asyncio.Event()
+    events = asyncio.Event()
 
     async def scenario() -> None:
         def on_error(_: object, context: dict[str, Any]) -> None:
             reported.append(context)
-            told.set()
+            events.set()
 
         asyncio.get_running_loop().set_exception_handler(on_error)
         async with app.run_in_background():
-            await told.wait()
+            await events.wait()
 
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - a group or the error itself, as the worker has it
         run(scenario())

@@ -138,9 +138,9 @@ def test_an_app_answers_and_acts_as_its_synchronous_face(app: App, run: Run) -> 
 
     async def scenario() -> None:
         first, second, third = [(await app.enqueue(send, to)).id for to in "abc"]
-        found = await app.get(first)
-        assert found is not None
-        assert found.payload == {"to": "a"}
+        result = await app.get(first)
+        assert result is not None
+        assert result.payload == {"to": "a"}
         assert [job.id for job in await app.list()] == [third, second, first]
         assert (await app.cancel(second)).result is ActionResult.DONE
         assert (await app.retry(second)).result is ActionResult.DONE
@@ -213,9 +213,9 @@ def test_every_asynchronous_call_of_a_program_is_refused_without_an_event_loop(a
 
 def dropped(call: Callable[[], object]) -> None:
     """Call it, and drop what it returns, without the warning of Python."""
-    made = call()
-    if inspect.iscoroutine(made):
-        made.close()
+    instance = call()
+    if inspect.iscoroutine(instance):
+        instance.close()
 
 
 def test_a_synchronous_call_in_an_event_loop_names_what_to_await(app: App, run: Run) -> None:

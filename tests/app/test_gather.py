@@ -92,9 +92,9 @@ async def test_errors_are_returned_in_their_places(app: App) -> None:
         handles = await same.enqueue_many([{"day": one} for one in DAYS])
         later = await same.options(delay="1h").enqueue(DAYS[0])
         await later.cancel()
-        found = await gather([*handles, later], return_exceptions=True)
-        assert [*found[:2], found[3]] == [*DAYS[:2], DAYS[3]]
-        assert [type(one) for one in (found[2], found[4])] == [JobFailed, JobCanceled]
+        result = await gather([*handles, later], return_exceptions=True)
+        assert [*result[:2], result[3]] == [*DAYS[:2], DAYS[3]]
+        assert [type(one) for one in (result[2], result[4])] == [JobFailed, JobCanceled]
         with pytest.raises(JobFailed, match="not this day"):
             await gather(handles)
         (missing,) = await app.gather([10_000], return_exceptions=True)
@@ -116,9 +116,9 @@ def test_the_synchronous_twin_takes_the_same(app: App) -> None:
             await app.gather([*ids, *jobs, handle.id], return_exceptions=True)
 
     asyncio.run(work())
-    found = app.sync.gather([*ids, *jobs, handle], return_exceptions=True)
-    assert found[:3] == [*DAYS[:2], DAYS[3]]
-    assert isinstance(found[3], JobFailed)
+    result = app.sync.gather([*ids, *jobs, handle], return_exceptions=True)
+    assert result[:3] == [*DAYS[:2], DAYS[3]]
+    assert isinstance(result[3], JobFailed)
     with pytest.raises(JobFailed):
         app.sync.gather([handle])
     with pytest.raises(

@@ -117,8 +117,8 @@ def test_what_has_failed_is_not_tried_again_though_its_task_waits_for_nothing(ru
 def test_many_are_no_jobs_that_follow_one(run: Run) -> None:
     with app.immediate():
         run(lambda: app.enqueue_many([note.new_job("x")] * 1001))
-        made = run(lambda: app.add_jobs([note.new_job("x")] * 1001))
-    assert (len(done), {job.state for job in made}) == (2002, {State.COMPLETED})
+        instance = run(lambda: app.add_jobs([note.new_job("x")] * 1001))
+    assert (len(done), {job.state for job in instance}) == (2002, {State.COMPLETED})
 
 
 def test_what_is_due_later_waits(run: Run) -> None:

@@ -43,9 +43,9 @@ def bare(inner: Handler) -> Handler:
 
 def with_own(hook: str, own: object) -> Callable[[Handler], Handler]:
     def middleware(inner: Handler) -> Handler:
-        made = bare(inner)
-        setattr(made, hook, own)
-        return made
+        instance = bare(inner)
+        setattr(instance, hook, own)
+        return instance
 
     return middleware
 
@@ -79,26 +79,26 @@ async def worked(app: App, **options: Any) -> None:
 
 
 def test_the_first_middleware_is_outermost_and_gets_what_the_task_gives_and_raises(run: Run) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     def named(name: str) -> Callable[[Handler], Handler]:
         def middleware(inner: Handler) -> Handler:
             async def handle(ctx: Attempt[Any], record: Any) -> object:
-                said.append(f"{name} in")
+                lines.append(f"{name} in")
                 try:
                     return await inner.handle(ctx, record)
                 except ValueError as error:
-                    said.append(f"{name} {error}")
+                    lines.append(f"{name} {error}")
                     raise
                 finally:
-                    said.append(f"{name} out")
+                    lines.append(f"{name} out")
 
             class Made:
                 pass
 
-            made: Any = Made()
-            made.handle = handle
-            return made  # type: ignore[no-any-return]
+            instance: Any = Made()
+            instance.handle = handle
+            return instance  # type: ignore[no-any-return]
 
         return middleware
 
@@ -106,7 +106,7 @@ def test_the_first_middleware_is_outermost_and_gets_what_the_task_gives_and_rais
 
     @app.task(max_attempts=1)
     def broken() -> None:
-        said.append("task")
+        lines.append("task")
         raise ValueError("no")
 
     async def scenario() -> Job | None:
@@ -116,7 +116,7 @@ def test_the_first_middleware_is_outermost_and_gets_what_the_task_gives_and_rais
             return await (await app.open()).jobs.get(job.id)
 
     job = run(scenario())
-    assert said == ["a in", "b in", "task", "b no", "b out", "a no", "a out"]
+    assert lines == ["a in", "b in", "task", "b no", "b out", "a no", "a out"]
     assert job is not None
     assert job.state is State.FAILED
     assert "ValueError: no" in (job.last_error or "")
@@ -184,8 +184,8 @@ class Hooked:
 
 
 def test_the_hooks_of_a_middleware_are_called_as_a_handlers_are(run: Run) -> None:
-    said: list[str] = []
-    app = App(store=MemoryStore(), middleware=[lambda inner: Hooked(inner, said)])
+    lines: list[str] = []
+    app = App(store=MemoryStore(), middleware=[lambda inner: Hooked(inner, lines)])
 
     @app.task
     async def fine() -> str:
@@ -208,8 +208,8 @@ def test_the_hooks_of_a_middleware_are_called_as_a_handlers_are(run: Run) -> Non
     assert one.result == "encoded"
     assert other is not None
     assert other.state is State.FAILED, "not retryable, though it has attempts left"
-    assert set(said) == {"pre_claim", "pre_handle", "handle", "post_handle", "encode", "retryable", "policy"}
-    assert said.count("pre_handle") == said.count("handle") == said.count("post_handle") == 2
+    assert set(lines) == {"pre_claim", "pre_handle", "handle", "post_handle", "encode", "retryable", "policy"}
+    assert lines.count("pre_handle") == lines.count("handle") == lines.count("post_handle") == 2
 
 
 def test_a_middleware_may_decide_without_calling_the_task(run: Run) -> None:

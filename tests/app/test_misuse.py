@@ -117,9 +117,9 @@ async def test_misuse_within_a_task_fails_its_job_at_the_first_attempt(
         job = await parent.enqueue()
         with pytest.raises(JobFailed, match="after 1 of 5 attempts"):
             await job.result()
-        made = await (await app.open()).jobs.get(job.id + 1)
-        assert made is not None
-        assert made.payload == {"number": 1}
+        instance = await (await app.open()).jobs.get(job.id + 1)
+        assert instance is not None
+        assert instance.payload == {"number": 1}
     app.sync.close()
     await app.close()
 

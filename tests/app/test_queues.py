@@ -31,13 +31,13 @@ def app() -> Iterator[App]:
 
 def test_a_job_by_the_name_of_a_task_is_in_the_queue_of_the_task(app: App) -> None:
     sync = app.sync
-    made = [
+    jobs = [
         sync.enqueue(NewJob(task="send")),
         *sync.add_jobs([NewJob(task="send")]),
         sync.get(sync.enqueue_many([NewJob(task="send")])[0]),
         sync.add_job("send"),
     ]
-    assert [job.queue for job in made if job is not None] == ["mail"] * len(made)
+    assert [job.queue for job in jobs if job is not None] == ["mail"] * len(jobs)
     assert sync.enqueue(NewJob(task="plain")).queue == "default"
     assert sync.enqueue(NewJob(task="send", queue="bulk")).queue == "bulk"
     assert sync.enqueue(NewJob(task="of another program")).queue == "default"

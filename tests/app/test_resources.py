@@ -84,14 +84,14 @@ def place() -> Iterator[Place]:
 
 def declare(app: App, place: Place, **factories: Any) -> list[Any]:
     """A task for each, by the name of its resource."""
-    made = []
+    jobs = []
     for name, factory in factories.items():
 
         def work(*, got: str = resource(factory)) -> None:
             place.said.append(f"job with {got}")
 
-        made.append(app.task(name=name)(work))
-    return made
+        jobs.append(app.task(name=name)(work))
+    return jobs
 
 
 async def all_of(app: App, enqueued: list[Any], **options: Any) -> None:
@@ -103,8 +103,8 @@ async def all_of(app: App, enqueued: list[Any], **options: Any) -> None:
 
 async def completed(app: App, job: Job) -> None:
     while True:
-        found = await (await app.open()).jobs.get(job.id)
-        if found is not None and found.state is State.COMPLETED:
+        result = await (await app.open()).jobs.get(job.id)
+        if result is not None and result.state is State.COMPLETED:
             return
         await asyncio.sleep(0.005)
 

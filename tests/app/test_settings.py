@@ -101,28 +101,28 @@ def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
 
 
 def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is_said(read: Any) -> None:
-    said = [{}, {"timeout": "90s"}, {"grace": "12s"}]
-    assert [read({"preset": "service", **more}).worker.grace for more in said] == [300.0, 90.0, 12.0]
+    lines = [{}, {"timeout": "90s"}, {"grace": "12s"}]
+    assert [read({"preset": "service", **more}).worker.grace for more in lines] == [300.0, 90.0, 12.0]
     assert read({"timeout": "90s"}).worker.grace == 25.0
 
 
 def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
-    said = problems(tmp_path, {"preset": "sevice", "concurrency": "0"})
-    assert "--preset: got 'sevice'" in said
-    assert "--concurrency: got 0" in said
+    output = problems(tmp_path, {"preset": "sevice", "concurrency": "0"})
+    assert "--preset: got 'sevice'" in output
+    assert "--concurrency: got 0" in output
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("concurency = 3\nlease = [1]\n")
-    said = problems(tmp_path, {"concurrency": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
-    assert [line.partition(":")[0] for line in said] == [
+    lines = problems(tmp_path, {"concurrency": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
         "stowhand.toml",
         "stowhand.toml",
         "--concurrency",
         "STOWHAND_PROCESSES",
         "--connection",
     ]
-    assert "did you mean 'concurrency'?" in said[0]
+    assert "did you mean 'concurrency'?" in lines[0]
 
 
 @pytest.mark.parametrize("jobs", ["0", "-3", "1.5", "", "NaN", "99999999"])
@@ -147,9 +147,9 @@ def test_a_worker_has_three_beats_in_its_lease(read: Any) -> None:
 
 
 def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: Path, read: Any) -> None:
-    said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
-    assert "--max-pool-size 5: " in said
-    assert "5 + 1 = 6; use 6 or more" in said
+    output = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
+    assert "--max-pool-size 5: " in output
+    assert "5 + 1 = 6; use 6 or more" in output
     assert read({"connection": "my_db", "max_pool_size": "6"}).store.options.pool_size == 6
     assert read({"max_pool_size": "4"}).store.options.pool_size == 4, "SQLite has no pool"
 
@@ -181,8 +181,8 @@ def test_an_empty_variable_is_ignored(read: Any) -> None:
 
 
 def test_a_misspelt_variable_is_recognised() -> None:
-    found = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
-    assert found == [
+    result = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
+    assert result == [
         ("STOWHAND_JOB", "the variable STOWHAND_JOB is not a setting; did you mean 'STOWHAND_CONCURRENCY'?"),
         ("STOWHAND_XYZZY", "the variable STOWHAND_XYZZY is not a setting"),
     ]

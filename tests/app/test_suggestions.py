@@ -35,9 +35,9 @@ from tests.conftest import Run
 
 
 def app() -> App:
-    made = App("memory://")
-    made.task(name="send")(lambda: None)
-    return made
+    instance = App("memory://")
+    instance.task(name="send")(lambda: None)
+    return instance
 
 
 async def worker(**options: Any) -> None:
@@ -130,8 +130,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(
     with pytest.raises((StowhandError, TypeError, ValueError, click.ClickException)) as caught:
         do()
     error = caught.value
-    said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    assert f"did you mean {meant!r}?" in said.lower() or f"did you mean {meant!r}?" in said, said
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    assert f"did you mean {meant!r}?" in message.lower() or f"did you mean {meant!r}?" in message, message
 
 
 def test_an_unknown_option_of_a_worker_is_answered_with_the_nearest(run: Run) -> None:

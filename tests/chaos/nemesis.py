@@ -134,11 +134,11 @@ class Plan:
 
     def strike(self, fleet: Fleet, done: float) -> list[str]:
         """Those that are due when the share ``done`` is done, the dead replaced after each; gives what they say."""
-        told = []
+        messages = []
         while self._todo and self._todo[0][0] <= done:
-            told.append(f"{self.seconds:.1f} s, {done:.0%} done: {self._todo.pop(0)[1]()}")
+            messages.append(f"{self.seconds:.1f} s, {done:.0%} done: {self._todo.pop(0)[1]()}")
             fleet.keep()
-        return told
+        return messages
 
 
 def _wait_for_ears(process: subprocess.Popen[bytes]) -> None:

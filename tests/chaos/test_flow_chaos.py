@@ -56,20 +56,20 @@ def test_every_job_passes_its_three_queues_and_ends_once_whatever_dies(
 
 def rage(fleet: Fleet, server: RedisServer, plan: Plan) -> None:
     """Until every job has ended and every fault has struck. Meanwhile no id is ever in two places."""
-    told: list[str] = []
+    messages: list[str] = []
     where: dict[str, list[str]] | None = None
     while plan.seconds < DEADLINE:
         fleet.keep()
-        told += plan.strike(fleet, done(server) / (JOBS * len(NAMES)))
+        messages += plan.strike(fleet, done(server) / (JOBS * len(NAMES)))
         where = looked(server)
         if where is None:
             continue
         twice = {job: places for job, places in where.items() if len(places) > 1}
-        assert not twice, f"{dict(list(twice.items())[:5])}\n{told}"
+        assert not twice, f"{dict(list(twice.items())[:5])}\n{messages}"
         if not plan and not fleet.frozen and not where:
             return
         time.sleep(0.1)
-    raise AssertionError(f"not done in time: {list((where or {}).items())[:9]}\n{told}\n{fleet.logs()[-4000:]}")
+    raise AssertionError(f"not done in time: {list((where or {}).items())[:9]}\n{messages}\n{fleet.logs()[-4000:]}")
 
 
 def done(server: RedisServer) -> int:

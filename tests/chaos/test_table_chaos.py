@@ -56,16 +56,16 @@ def test_effects_in_the_records_transaction_happen_exactly_once_whatever_dies(
 
 def rage(fleet: Fleet, url: str, plan: Plan) -> None:
     """Until every record is done and every fault has struck."""
-    told: list[str] = []
+    messages: list[str] = []
     while plan.seconds < DEADLINE:
         fleet.keep()
         ((done,),) = asked(url, "select count(*) from records where state = 'completed'")
-        told += plan.strike(fleet, done / RECORDS)
+        messages += plan.strike(fleet, done / RECORDS)
         if not plan and not fleet.frozen and done == RECORDS:
             return
         time.sleep(0.1)
     left = asked(url, "select id, state, num_resets, failure_message from records where state <> 'completed' limit 9")
-    raise AssertionError(f"not done in time: {left}\n{told}\n{fleet.logs()[-4000:]}")
+    raise AssertionError(f"not done in time: {left}\n{messages}\n{fleet.logs()[-4000:]}")
 
 
 def asked(url: str, statement: str) -> list[tuple[Any, ...]]:

@@ -89,8 +89,8 @@ def test_a_database_url_beside_the_store_of_an_app_is_reported(
     app = place.write("'sqlite:///dev.db'")
     monkeypatch.setenv("DATABASE_URL", "postgres://me:hunter2@db/shop")
     assert call("migrate", "--app", app).code == 0
-    said = call("jobs", "list", "--app", app).err
-    assert "DATABASE_URL names postgresql://me:***@db/shop, which is not used" in said
+    output = call("jobs", "list", "--app", app).err
+    assert "DATABASE_URL names postgresql://me:***@db/shop, which is not used" in output
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])

@@ -37,12 +37,14 @@ def test_bash_completes_commands_options_and_values() -> None:
         "stowhand enqueue --key-mode pre",
         "stowhand worker --log-level ''",
     )
-    found = shell('eval "$(stowhand completion bash)"\n' + "\n".join(press.format(line) for line in lines)).splitlines()
-    assert found[0] == "jobs"
-    assert {"remove", "reschedule", "retry"} <= set(found[1].split())
-    assert found[2] == "service"
-    assert found[3:7] == ["--listen-url", "", "failed", "preserve_run_at"]
-    assert set(found[7].split()) == set(LOG_LEVELS)
+    result = shell(
+        'eval "$(stowhand completion bash)"\n' + "\n".join(press.format(line) for line in lines)
+    ).splitlines()
+    assert result[0] == "jobs"
+    assert {"remove", "reschedule", "retry"} <= set(result[1].split())
+    assert result[2] == "service"
+    assert result[3:7] == ["--listen-url", "", "failed", "preserve_run_at"]
+    assert set(result[7].split()) == set(LOG_LEVELS)
     assert shell('eval "$(stowhand completion bash)"; complete -p stowhand').strip().endswith("stowhand")
 
 

@@ -29,10 +29,10 @@ PAYLOADS = {
 
 def job(payload: str, **more: Any) -> Job:
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    given: dict[str, Any] = {"task": 'o\'b/r.i "en"', "serial": "-q'", "priority": -3, "max_attempts": 7} | more
+    options: dict[str, Any] = {"task": 'o\'b/r.i "en"', "serial": "-q'", "priority": -3, "max_attempts": 7} | more
     return Job(
         id=1, payload_text=payload, state=State.FAILED, run_at=at, attempts=0, created_at=at,
-        **given,
+        **options,
     )  # fmt: skip
 
 
@@ -56,8 +56,8 @@ def wanted(one: Job) -> tuple[object, ...]:
 
 
 def newest(app: App) -> Job:
-    found = app.sync.search().jobs[0]
-    whole = app.sync.get(found.id)
+    result = app.sync.search().jobs[0]
+    whole = app.sync.get(result.id)
     assert whole is not None
     return whole
 
@@ -87,8 +87,8 @@ def test_the_copied_command_enqueues_the_job(tmp_path: Path) -> None:
             ["sh", "-ec", script], env=environ, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        found = [app.sync.get(int(line)) for line in done.stdout.split()]
-        assert [one and told(one) for one in found] == [wanted(one) for one in JOBS]
+        rows = [app.sync.get(int(line)) for line in done.stdout.split()]
+        assert [one and told(one) for one in rows] == [wanted(one) for one in JOBS]
     finally:
         app.sync.close()
 

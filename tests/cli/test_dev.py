@@ -119,17 +119,17 @@ def test_a_job_added_in_the_dashboard_uses_the_current_files(folder: Path, monke
     shop.write_text("from stowhand import App\napp = App(include=['edited_mail'])\n")
     task = "from edited_shop import app\n@app.task(max_attempts={})\ndef {}(to: str) -> None: ...\n"
     mail.write_text(task.format(3, "send"))
-    made = current_declarations("edited_shop:app")
+    instance = current_declarations("edited_shop:app")
     job = NewJob(task="send", payload='{"to":"x"}')
-    assert made(job).max_attempts == 3
+    assert instance(job).max_attempts == 3
     mail.write_text(task.format(20, "send") + task.partition("\n")[2].format(4, "call"))
-    assert made(job).max_attempts == 20
-    assert made(NewJob(task="call", payload='{"to":"x"}')).max_attempts == 4
+    assert instance(job).max_attempts == 20
+    assert instance(NewJob(task="call", payload='{"to":"x"}')).max_attempts == 4
     shop.write_text("def (")
     with pytest.raises(InvalidJob, match=r"SyntaxError: .*edited_shop\.py, line 1"):
-        made(job)
+        instance(job)
     shop.write_text("from stowhand import App\napp = App()\n")
-    assert made(job).max_attempts is None
+    assert instance(job).max_attempts is None
 
 
 WITHOUT_WEB = """

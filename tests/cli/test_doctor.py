@@ -26,13 +26,13 @@ from tests.cli.conftest import Stowhand
 def marks(ended: CommandEnd) -> dict[str, str]:
     """The worst mark of each thing that was looked at."""
     worst = ["ok", "warn", "FAIL"]
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in ended.out.splitlines():
         if line.startswith(" "):
             continue
         mark, what, _ = line.split(maxsplit=2)
-        found[what] = max(found.get(what, "ok"), mark, key=worst.index)
-    return found
+        result[what] = max(result.get(what, "ok"), mark, key=worst.index)
+    return result
 
 
 def test_a_working_installation_has_only_ok_findings(call: Stowhand) -> None:
@@ -105,9 +105,9 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
 
 
 def test_busy_slots_and_lost_workers_are_reported() -> None:
-    found = list(examine_work(stats_of(a_worker(held=9), a_worker(held=1), a_worker(alive=False))))
-    assert found[0].text == "2 alive, 5 of 8 slots busy, 0 jobs due"
-    assert [finding.text for finding in found if finding.level == "warn"] == ["lost in the last day: w"]
+    rows = list(examine_work(stats_of(a_worker(held=9), a_worker(held=1), a_worker(alive=False))))
+    assert rows[0].text == "2 alive, 5 of 8 slots busy, 0 jobs due"
+    assert [finding.text for finding in rows if finding.level == "warn"] == ["lost in the last day: w"]
 
 
 def test_a_missing_schema_is_a_warning_and_is_not_installed(call: Stowhand, folder: Path) -> None:

@@ -243,8 +243,8 @@ def test_a_job_is_found_at_any_position_or_the_search_limit_is_reported(
 def test_jobs_by_a_lookup_attribute(run: Run, call: Stowhand, program: str) -> None:
     ids = add(run, program, "one", "two", "three")
     more = add(run, program, "four", "five")
-    found = call("flows", "jobs", program, "--key", "userId=1", "--json").rows()
-    assert [(row["id"], row["userId"]) for row in found] == [(ids[1], 1), (more[1], 1)]
+    result = call("flows", "jobs", program, "--key", "userId=1", "--json").rows()
+    assert [(row["id"], row["userId"]) for row in result] == [(ids[1], 1), (more[1], 1)]
     first = call("flows", "jobs", program, "--key", "userId=1", "--limit", 1)
     assert [line.split()[0] for line in first.out.splitlines()] == ["ID", ids[1]]
     assert first.err == "These are the first of 2: --limit\n"
@@ -368,19 +368,19 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         command("flows", "run", program), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert working.stderr is not None
-    said = ""
-    while "Completed task" not in said.rpartition("second")[2] or "kid" not in said:
+    output = ""
+    while "Completed task" not in output.rpartition("second")[2] or "kid" not in output:
         line = working.stderr.readline()
-        assert line, said
-        said += line
+        assert line, output
+        output += line
     working.send_signal(signal.SIGTERM)
     out, rest = working.communicate(timeout=60)
     assert (working.returncode, out) == (0, "")
-    said += rest
-    assert "slots: first (3), second (1), second:kid (2)\n" in said
-    assert "No workers here for: third\n" in said
+    output += rest
+    assert "slots: first (3), second (1), second:kid (2)\n" in output
+    assert "No workers here for: third\n" in output
     correlation = call("flows", "show", program, job_id, "--json").rows()[0]["job"]["correlationId"]
-    (at_work,) = [line for line in said.splitlines() if "at work" in line]
+    (at_work,) = [line for line in output.splitlines() if "at work" in line]
     assert at_work.endswith(f"INFO: at work (correlation_id={correlation})")
 
 

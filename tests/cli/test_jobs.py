@@ -250,9 +250,9 @@ def test_all_matching_jobs_are_canceled_rescheduled_and_removed(serial: Stowhand
 
 def test_a_change_of_many_jobs_asks_first_and_needs_a_filter(serial: Stowhand) -> None:
     serial("enqueue", "send")
-    asked = serial("jobs", "cancel", "--task", "send")
-    assert (asked.code, asked.out) == (1, "")
-    assert "Cancel 1 queued, errored, processing job of task send?" in asked.err
+    request = serial("jobs", "cancel", "--task", "send")
+    assert (request.code, request.out) == (1, "")
+    assert "Cancel 1 queued, errored, processing job of task send?" in request.err
     for nothing_said in (("cancel",), ("remove", "-y"), ("cancel", "1", "--task", "send"), ("remove", "1", "--all")):
         refused = serial("jobs", *nothing_said)
         assert refused.code == 2

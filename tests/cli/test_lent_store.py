@@ -58,11 +58,11 @@ def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent
 
 
 def test_doctor_reports_that_a_lent_store_is_reached_and_wakes_workers(lent: Lent, call: Stowhand) -> None:
-    said = call("doctor", "-c", lent.url, "--token", lent.token)
-    assert said.code == 0, said.out
-    assert "(lent over HTTP)" in said.out
-    assert "received" in said.out
-    assert lent.token not in said.out + said.err
+    output = call("doctor", "-c", lent.url, "--token", lent.token)
+    assert output.code == 0, output.out
+    assert "(lent over HTTP)" in output.out
+    assert "received" in output.out
+    assert lent.token not in output.out + output.err
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_commands_that_a_lent_store_does_not_support_are_refused_with_its_url(
     lent: Lent, call: Stowhand, command: tuple[str, ...]
 ) -> None:
     token = () if command[0] == "bench" else ("--token", lent.token)
-    said: Ended = call(*command, "-c", lent.url, *token)
-    assert (said.code in (1, 2), said.out) == (True, ""), said
-    assert "the store itself" in said.err or "another process lends" in said.err, said.err
-    assert "another process lends" in said.err or "that store's own URL (" in said.err or token == (), said.err
-    assert lent.token not in said.err
+    output: Ended = call(*command, "-c", lent.url, *token)
+    assert (output.code in (1, 2), output.out) == (True, ""), output
+    assert "the store itself" in output.err or "another process lends" in output.err, output.err
+    assert "another process lends" in output.err or "that store's own URL (" in output.err or token == (), output.err
+    assert lent.token not in output.err
 
 
 def test_failures_are_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowhand, tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_failures_are_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowh
     tokens = tmp_path / "tokens.json"
     for tasks, groups in ((None, [("a", 2), ("b", 1)]), (("b",), [("b", 1)])):
         token = make_token(tokens, "r", "read", tasks=tasks)
-        said = call("jobs", "failures", "--json", "-c", lent.url, "--token", token)
-        assert said.code == 0, said.err
-        assert [(row["task"], row["jobs"]) for row in said.rows()] == groups
-        assert {(row["error_class"], row["error"]) for row in said.rows()} == {("by hand", "no such customer")}
+        output = call("jobs", "failures", "--json", "-c", lent.url, "--token", token)
+        assert output.code == 0, output.err
+        assert [(row["task"], row["jobs"]) for row in output.rows()] == groups
+        assert {(row["error_class"], row["error"]) for row in output.rows()} == {("by hand", "no such customer")}
     for token in (make_token(tokens, "q", "read", serials=("q",)), lent.limited):
         refused = call("jobs", "failures", "-c", lent.url, "--token", token)
         assert (refused.code, refused.out) == (1, "")
@@ -115,10 +115,10 @@ def test_failures_are_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowh
 
 def test_a_missing_wrong_or_insufficient_token_is_refused_with_the_fix(lent: Lent, call: Stowhand) -> None:
     for token in ("", "stow_0a1b2c3d4e5f_wrong"):
-        said = call("enqueue", "hello", "-c", lent.url, *(["--token", token] if token else []))
-        assert said.code == 1
-        assert "stowhand tokens make" in said.err
-        assert not token or token not in said.err
+        output = call("enqueue", "hello", "-c", lent.url, *(["--token", token] if token else []))
+        assert output.code == 1
+        assert "stowhand tokens make" in output.err
+        assert not token or token not in output.err
     assert call("enqueue", "hello", "-c", lent.url, "--token", lent.limited).code == 0
     outside = call("enqueue", "other", "-c", lent.url, "--token", lent.limited)
     assert outside.code == 1
@@ -136,15 +136,15 @@ def test_a_worker_that_exceeds_its_token_exits(lent: Lent, stowhand: Stowhand, t
 
 
 def test_a_token_is_not_sent_in_clear_text_to_another_machine(call: Stowhand) -> None:
-    said = call("enqueue", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
-    assert said.code == 2
-    assert "--insecure" in said.err
-    assert "stow_secret" not in said.err
+    output = call("enqueue", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
+    assert output.code == 2
+    assert "--insecure" in output.err
+    assert "stow_secret" not in output.err
 
 
 @pytest.mark.parametrize("url", ["https://user:pass@host", "https://", "http://a b"])
 def test_an_invalid_address_is_refused_without_its_secrets(call: Stowhand, url: str) -> None:
-    said = call("enqueue", "hello", "-c", url)
-    assert said.code == 2
-    assert "lent store" in said.err
-    assert "pass" not in said.err.replace("--tls", "")
+    output = call("enqueue", "hello", "-c", url)
+    assert output.code == 2
+    assert "lent store" in output.err
+    assert "pass" not in output.err.replace("--tls", "")

@@ -18,8 +18,8 @@ def url(postgres_url: str) -> str:
 
 def test_the_schema_keeps_the_default_number_of_attempts(call: Stowhand, url: str) -> None:
     assert call("migrate", "-c", url, "--default-attempts", 5).code == 0
-    said = call("doctor", "-c", url)
-    assert "5 for a job without a number from its call, task, preset or App" in said.out
+    output = call("doctor", "-c", url)
+    assert "5 for a job without a number from its call, task, preset or App" in output.out
     with psycopg.connect(url, autocommit=True) as connection:
         one = "select max_attempts from stowhand.add_job('a')"
         spec = "('b',null,null,null,null,null,null,null, null)::stowhand.job_spec"

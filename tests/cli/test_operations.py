@@ -38,9 +38,9 @@ def test_a_starting_worker_names_due_tasks_that_no_worker_has(serial: Stowhand) 
 def test_explain_lists_every_reason_with_advice(serial: Stowhand) -> None:
     serial("enqueue", "unknown/task", "--serial", "mail", "--run-at", "+1h")
     serial("serials", "pause", "mail")
-    said = serial("jobs", "explain", 1)
-    assert said.code == 0
-    first, *lines = said.out.splitlines()
+    output = serial("jobs", "explain", 1)
+    assert output.code == 0
+    first, *lines = output.out.splitlines()
     assert first == "1 (unknown/task) is queued:"
     assert lines[0].startswith("  it is not due before ")
     assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to run it now"
@@ -116,23 +116,23 @@ def test_stats_count_jobs_by_state_and_list_workers(serial: Stowhand) -> None:
     serial("worker", "--once")
     serial("enqueue", "other")
     serial("serials", "pause", "mail")
-    said = serial("stats").out
-    assert "1 queued" in said
-    assert "1 completed" in said
-    assert "No workers." in said, "it has said goodbye"
-    assert "mail" in said
-    line, counted = (line.split()[1:] for line in said.splitlines() if line.startswith("hello"))
+    output = serial("stats").out
+    assert "1 queued" in output
+    assert "1 completed" in output
+    assert "No workers." in output, "it has said goodbye"
+    assert "mail" in output
+    line, counted = (line.split()[1:] for line in output.splitlines() if line.startswith("hello"))
     assert line == ["0", "0", "0", "1"]
     assert counted[1:4] == ["1", "0", "0"], "failed, retried, reset, as the worker counted when it ended"
     assert all(time.endswith(("ms", "s")) for time in counted[4:])
-    found = json.loads(serial("stats", "--json").out)
-    assert found["states"]["failed"] == 1
-    lately = found["finished"]["15m"]
+    result = json.loads(serial("stats", "--json").out)
+    assert result["states"]["failed"] == 1
+    lately = result["finished"]["15m"]
     assert (lately["completed"], lately["failed"], lately["canceled"]) == (1, 1, 0)
-    assert found["paused"] == ["mail"]
-    assert [row["task"] for row in found["tasks"]] == ["hello", "other"]
-    assert found["workers"] == []
-    (task,) = found["counted"]["tasks"]
+    assert result["paused"] == ["mail"]
+    assert [row["task"] for row in result["tasks"]] == ["hello", "other"]
+    assert result["workers"] == []
+    (task,) = result["counted"]["tasks"]
     assert (task["task"], task["ended"], task["failures"]) == ("hello", 2, 1)
     assert 0 < task["run_p50"] <= task["run_p95"]
 

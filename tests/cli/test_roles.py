@@ -57,9 +57,9 @@ def test_only_an_administrator_administers_from_the_command_line(logins: Logins,
 
 
 def test_a_login_without_a_role_gets_the_command_that_grants_it(logins: Logins, call: Stowhand) -> None:
-    told = call("enqueue", "t", "-c", logins.url("stranger"))
-    assert told.code == 1
-    assert "stowhand migrate --roles" in told.err
+    message = call("enqueue", "t", "-c", logins.url("stranger"))
+    assert message.code == 1
+    assert "stowhand migrate --roles" in message.err
 
 
 def test_the_printed_plan_creates_the_roles(logins: Logins, postgres_server: Databases, call: Stowhand) -> None:
@@ -98,6 +98,6 @@ def test_the_printed_plan_creates_the_roles(logins: Logins, postgres_server: Dat
 
 
 def test_roles_are_refused_on_stores_without_them(call: Stowhand) -> None:
-    told = call("migrate", "--roles", "-c", "sqlite:///jobs.db")
-    assert told.code != 0
-    assert "SQLite has no roles" in told.err
+    message = call("migrate", "--roles", "-c", "sqlite:///jobs.db")
+    assert message.code != 0
+    assert "SQLite has no roles" in message.err

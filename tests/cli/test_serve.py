@@ -204,10 +204,10 @@ def test_a_used_port_is_reported(call: Stowhand) -> None:
 
 
 def test_a_token_is_made_listed_and_revoked(call: Stowhand) -> None:
-    made = call("tokens", "make", "--name", "ci", "--scope", "claim,enqueue", "--task", "a", "--expires", "30d")
-    token = made.out.strip()
+    job = call("tokens", "make", "--name", "ci", "--scope", "claim,enqueue", "--task", "a", "--expires", "30d")
+    token = job.out.strip()
     assert token.startswith("stow_")
-    assert "It is not shown again" in made.err
+    assert "It is not shown again" in job.err
     shown = call("tokens", "list").out
     assert token.split("_", 2)[2] not in shown
     assert " ".join(shown.splitlines()[1].split()[1:3]) == "ci active"

@@ -85,9 +85,9 @@ def test_columns_are_mapped_as_check_suggests(call: Stowhand, postgres_url: str)
             " default now()); insert into orders (id, shop, state) values (1, 1, 5), (2, 2, 6)"
         )
         arguments = ["--table", "orders", "-c", postgres_url]
-        said = re.findall(r"\((--column) (\w+=\w+)\)", call("table", "check", *arguments).out)
-        assert said == [("--column", "state=job_state"), ("--column", "started_at=job_started_at")]
-        arguments += [word for pair in said for word in pair]
+        output = re.findall(r"\((--column) (\w+=\w+)\)", call("table", "check", *arguments).out)
+        assert output == [("--column", "state=job_state"), ("--column", "started_at=job_started_at")]
+        arguments += [word for pair in output for word in pair]
         run_statements(connection, call("table", "check", *arguments).out)
         again = call("table", "check", *arguments)
         assert (again.code, again.out) == (0, "")

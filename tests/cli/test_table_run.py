@@ -124,7 +124,7 @@ def page(url: str) -> tuple[int, object]:
 
 def until(reached: Callable[[], Any]) -> Any:
     end = time.monotonic() + PATIENCE
-    while not (found := reached()):
+    while not (result := reached()):
         assert time.monotonic() < end, said()
         time.sleep(0.05)
-    return found
+    return result

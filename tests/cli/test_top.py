@@ -55,19 +55,19 @@ def test_on_a_terminal_the_page_is_updated_in_place_until_ctrl_c(tmp_path: Path)
     ours, theirs = pty.openpty()
     process = subprocesses.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
     os.close(theirs)
-    said = b""
+    output = b""
     deadline = time.monotonic() + 60
-    while said.count(b"\x1b[H") < 3:
-        assert time.monotonic() < deadline, said
-        said += os.read(ours, 4096)
+    while output.count(b"\x1b[H") < 3:
+        assert time.monotonic() < deadline, output
+        output += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
     try:
         assert process.wait(60) == 0
     finally:
         process.kill()
         os.close(ours)
-    assert b"4 queued" in said
-    assert b"Traceback" not in said
+    assert b"4 queued" in output
+    assert b"Traceback" not in output
 
 
 def test_on_eighty_columns_names_are_cut_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

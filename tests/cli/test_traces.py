@@ -98,11 +98,11 @@ def test_the_span_of_an_enqueue_is_exported_before_the_command_exits(
     first, second = spans_of(folder)
     assert (first["name"], second["name"]) == ("enqueue send", "enqueue send")
     assert (first["parent_id"], second["parent_id"]) == ("0x" + "b" * 16, None)
-    made = [
+    jobs = [
         [f"traceparent=00-{span['context']['trace_id'][2:]}-{span['context']['span_id'][2:]}-"]
         for span in (first, second)
     ]
-    assert [[flag[:-2] for flag in flags] for flags in flags_of(call)] == made
+    assert [[flag[:-2] for flag in flags] for flags in flags_of(call)] == jobs
 
 
 def test_a_running_flow_is_traced(program: Stowhand, folder: Path) -> None:

@@ -40,12 +40,12 @@ def started(folder: Path, *arguments: str, **environment: str) -> tuple[subproce
         text=True,
     )
     assert process.stdout is not None
-    said = ""
-    while "Dashboard: " not in said:
+    output = ""
+    while "Dashboard: " not in output:
         line = process.stdout.readline()
-        assert line, said
-        said += line
-    return process, said.partition("Dashboard: ")[2].split()[0]
+        assert line, output
+        output += line
+    return process, output.partition("Dashboard: ")[2].split()[0]
 
 
 def page(url: str) -> tuple[int, str]:
@@ -53,9 +53,9 @@ def page(url: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection(parts.netloc, timeout=DEADLINE)
     connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""))
     with connection.getresponse() as response:
-        found = response.status, response.read().decode()
+        result = response.status, response.read().decode()
     connection.close()
-    return found
+    return result
 
 
 def ended(process: subprocess.Popen[str]) -> int:
@@ -74,9 +74,9 @@ def test_the_dashboard_shows_the_store_and_ends_at_a_signal(folder: Path, stowha
     stowhand("migrate")
     stowhand("enqueue", "hello", "{}")
     deadline = time.monotonic() + DEADLINE
-    while (found := page(url + "jobs"))[0] == 503 and time.monotonic() < deadline:
+    while (result := page(url + "jobs"))[0] == 503 and time.monotonic() < deadline:
         time.sleep(0.1)  # one answer of the store serves all viewers for a second
-    assert (found[0], "/ops/job?id=1" in found[1]) == (200, True), found[1]
+    assert (result[0], "/ops/job?id=1" in result[1]) == (200, True), result[1]
     assert ended(process) == 0
 
 
@@ -195,9 +195,9 @@ def ask(url: str, body: dict[str, str] | None = None, **headers: str) -> tuple[i
         sent["content-type"] = "application/x-www-form-urlencoded"
     connection.request("GET" if body is None else "POST", f"{parts.path}?{parts.query}", form, sent)
     with connection.getresponse() as response:
-        found = response.status, dict(response.getheaders()), response.read().decode()
+        result = response.status, dict(response.getheaders()), response.read().decode()
     connection.close()
-    return found
+    return result
 
 
 def token_in(said: str) -> str:

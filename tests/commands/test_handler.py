@@ -192,8 +192,8 @@ def test_an_error_of_the_function_that_makes_commands_shows_no_secret(harness: H
     def commands(record: object) -> list[Command]:
         raise ValueError("cannot clone https://hunter-22@example.org")
 
-    made = CommandHandler(commands, redact=["hunter-22"])
-    outcome = asyncio.run(made.handle(harness.ctx, harness.ctx.record))
+    instance = CommandHandler(commands, redact=["hunter-22"])
+    outcome = asyncio.run(instance.handle(harness.ctx, harness.ctx.record))
     assert isinstance(outcome, Retry)
     assert outcome.error.startswith("ValueError: cannot clone https://******@example.org\n")
     with pytest.raises(ValueError, match="hunter-22"):
@@ -347,8 +347,8 @@ def test_a_stop_ends_the_process_group_and_is_logged(
     command = sh(IGNORING if ignores else "sleep 300 & echo $!; wait")
 
     async def story() -> None:
-        made = CommandHandler[Any](lambda record: [command, sh("echo never")], grace=pauses.get("grace", 60.0))
-        running = asyncio.ensure_future(made.handle(harness.ctx, {}))
+        instance = CommandHandler[Any](lambda record: [command, sh("echo never")], grace=pauses.get("grace", 60.0))
+        running = asyncio.ensure_future(instance.handle(harness.ctx, {}))
         while not (harness.entries and harness.entries[0].out):
             await SystemClock().sleep(0.01)
         control_of(harness.ctx).lost = reason == "lost"
@@ -366,16 +366,20 @@ def test_a_stop_ends_the_process_group_and_is_logged(
 
 
 def test_a_command_stopped_while_it_starts_kills_its_processes(harness: Harness, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
+    message = tmp_path / "pid"
 
     async def story() -> None:
-        made = CommandHandler[Any](lambda record: [sh(f"sleep 300 & echo $! >{told}.new; mv {told}.new {told}; wait")])
+        instance = CommandHandler[Any](
+            lambda record: [sh(f"sleep 300 & echo $! >{message}.new; mv {message}.new {message}; wait")]
+        )
         others = set(psutil.Process().children())  # a server of other tests
-        running = asyncio.ensure_future(made.handle(harness.ctx, {}))
+        running = asyncio.ensure_future(instance.handle(harness.ctx, {}))
         while set(psutil.Process().children()) <= others:  # noqa: ASYNC110 - one turn of the loop at a time
             await asyncio.sleep(0)
         end = stopwatch() + 20
-        while not told.exists() and stopwatch() < end:  # a loop that is busy: it runs, and asyncio has not heard of it
+        while (
+            not message.exists() and stopwatch() < end
+        ):  # a loop that is busy: it runs, and asyncio has not heard of it
             sleep_blocking(0.01)
         harness.ctx.cancel("canceled")
         running.cancel()
@@ -384,7 +388,7 @@ def test_a_command_stopped_while_it_starts_kills_its_processes(harness: Harness,
 
     asyncio.run(story())
     assert harness.entries[0].out == "[stopped: its job was canceled]\n"
-    wait_until_gone(int(told.read_text()))
+    wait_until_gone(int(message.read_text()))
 
 
 def test_a_stop_during_a_failed_start_stops(run: Run) -> None:

@@ -189,8 +189,8 @@ def test_a_worker_that_stops_ends_its_commands_and_hands_their_records_back(
             pid = await place.pid(build)
         await asyncio.to_thread(wait_until_gone, pid)
         async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-            found = await connection.execute("SELECT state, num_resets, num_failures FROM builds")
-            assert await found.fetchall() == [("queued", 0, 0)]
+            result = await connection.execute("SELECT state, num_resets, num_failures FROM builds")
+            assert await result.fetchall() == [("queued", 0, 0)]
 
     run(story())
 

@@ -46,8 +46,8 @@ def test_every_byte_of_a_secret_is_redacted_wherever_reads_are_cut(secrets: list
 
 def test_a_secret_cut_byte_by_byte_is_found_and_the_rest_is_shown_at_once() -> None:
     stream = Redactor(["hunter-22"]).stream()
-    said = b"the password is hunter-22, not hunter-21\n"
-    shown = [stream.feed(said[place : place + 1]) for place in range(len(said))]
+    output = b"the password is hunter-22, not hunter-21\n"
+    shown = [stream.feed(output[place : place + 1]) for place in range(len(output))]
     assert b"".join(shown) == b"the password is ******, not hunter-21\n"
     assert shown[0] == b"t"
 

@@ -332,9 +332,9 @@ def test_without_an_execution_log_steps_are_logged_by_the_logger(run: Run) -> No
                 e.write("x" * 999 + "\n")
         return harness
 
-    said = run(story()).said
-    assert {level for level, _ in said} == {"info"}
-    messages = [message for _, message in said]
+    output = run(story()).said
+    assert {level for level, _ in output} == {"info"}
+    messages = [message for _, message in output]
     assert messages[:5] == [
         "clone started: git clone 'a b' '******'",
         "one",

@@ -81,13 +81,13 @@ class FlowBackend:
     def image(self, job_id: Any) -> Image | None:
         """The hash, its lock, and where its id stands."""
         keys = FlowKeys(self.shape)
-        found: Image = {}
+        result: Image = {}
         for task in self.tasks:
             for name in (keys.waiting(task), keys.processing(task), keys.suspects(task)):
-                found[name] = self.client.lpos(name, job_id)
-            found[keys.delayed(task)] = self.client.zscore(keys.delayed(task), job_id)
-            found[keys.lock(task, job_id)] = self.client.get(keys.lock(task, job_id))
-        return {**found, **self.client.hgetall(keys.job(job_id))}
+                result[name] = self.client.lpos(name, job_id)
+            result[keys.delayed(task)] = self.client.zscore(keys.delayed(task), job_id)
+            result[keys.lock(task, job_id)] = self.client.get(keys.lock(task, job_id))
+        return {**result, **self.client.hgetall(keys.job(job_id))}
 
     def refuse(self, job_id: int, *states: State) -> None:
         raise NotOffered("a server without triggers")
@@ -302,12 +302,12 @@ class AdaptedHeartbeats:
         keys, client = FlowKeys(self._backend.shape), self._backend.client
         swept = [keys.swept(task) for task in self._backend.tasks]
         client.delete(*swept)
-        found = await self._sweep(slack)
+        result = await self._sweep(slack)
         for task in self._backend.tasks:
             for job_id in client.zrange(keys.unlocked(task), 0, -1):
                 client.zincrby(keys.unlocked(task), -1000, job_id)
         client.delete(*swept)
-        return [*found, *await self._sweep(slack)]
+        return [*result, *await self._sweep(slack)]
 
     async def _sweep(self, slack: float) -> list[ResetJob]:
         """One heart sweeps the other queues too, if it is the first to look."""

@@ -135,8 +135,8 @@ class TableBackend:
         return cast("QueueStore", AdaptedStore(self.rows, options))
 
     def image(self, job_id: int) -> Image | None:
-        found = self.rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
-        return found[0] if found else None
+        result = self.rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
+        return result[0] if result else None
 
     def secrets(self) -> dict[int, Secrets]:
         raise NotOffered("a table has no columns of that kind")
@@ -202,8 +202,8 @@ class AdaptedStore:
         return [self._insert(job).id for job in jobs]
 
     async def get(self, job_id: int) -> Job | None:
-        found = self._rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
-        return self._job(found[0]) if found else None
+        result = self._rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
+        return self._job(result[0]) if result else None
 
     async def list(self, job_filter: JobFilter) -> Sequence[Job]:
         jobs = [self._job(row) for row in self._rows.ask("SELECT * FROM jobs ORDER BY id")]

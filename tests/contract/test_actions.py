@@ -56,8 +56,8 @@ async def test_the_table_of_calls_and_states(
     answer = await act("k" if call == "remove_key" else job.id)
     assert answer.result is done
     assert answer.job_id == (None if (call, done) == ("remove_key", ActionResult.MISSING) else job.id)
-    found = await harness.store.jobs.get(job.id)
-    assert (found and found.state) == after
+    result = await harness.store.jobs.get(job.id)
+    assert (result and result.state) == after
     if done in (ActionResult.REFUSED, ActionResult.UNCHANGED, ActionResult.MISSING):
         assert answer.reason, "people must be told why"
         assert await harness.image(job.id) == before
@@ -87,11 +87,11 @@ async def test_cancel_wins_over_every_way_back(harness: StoreHarness, how: str) 
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
     assert (await harness.job(lease.job_id)).cancel_requested
-    told = with_state(SETTLEMENTS[how], X) if how in ("retry", "snooze") else Verdict.SETTLED
-    assert await harness.settle(lease, SETTLEMENTS[how]) == told
+    message = with_state(SETTLEMENTS[how], X) if how in ("retry", "snooze") else Verdict.SETTLED
+    assert await harness.settle(lease, SETTLEMENTS[how]) == message
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at) == (X, harness.now)
-    again = Verdict.ALREADY_SETTLED if told is Verdict.SETTLED else told
+    again = Verdict.ALREADY_SETTLED if message is Verdict.SETTLED else message
     assert await harness.settle(lease, SETTLEMENTS[how], repeat=True) == again
     assert (await harness.add(key="k")).id != job.id
 
@@ -101,10 +101,10 @@ async def test_a_canceled_step_of_a_flow_does_not_go_on(harness: StoreHarness) -
     await harness.store.admin.cancel(lease.job_id)
     following = (NewJob(task="demo/second", key="flow:demo:1"), NewJob(task="other"))
     going_on = Settlement(State.COMPLETED, AttemptOutcome.OK, then=following)
-    told = await harness.settle(lease, going_on)
-    assert told == with_state(going_on, X)
-    assert told.then == ()
-    assert await harness.settle(lease, going_on, repeat=True) == told
+    message = await harness.settle(lease, going_on)
+    assert message == with_state(going_on, X)
+    assert message.then == ()
+    assert await harness.settle(lease, going_on, repeat=True) == message
     assert (await harness.job(lease.job_id)).state is X
     assert await harness.claim() == []
 
@@ -264,8 +264,8 @@ async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is
     ]
     for act in acts:
         for nobody in (0, -1, 2**63, -(2**70)):
-            found = await act(nobody)
-            assert found is None or (found.job_id, found.result) == (nobody, ActionResult.MISSING)
+            result = await act(nobody)
+            assert result is None or (result.job_id, result.result) == (nobody, ActionResult.MISSING)
         for wrong in ("1", True, 1.0, None):
             with pytest.raises(InvalidJob, match="job_id"):
                 await act(wrong)

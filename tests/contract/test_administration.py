@@ -100,8 +100,8 @@ async def test_the_changed_jobs_come_in_id_order_whatever_else_was_named(harness
     running, canceled = await harness.in_state(P), await harness.in_state(X)
     bystander = await harness.add("bystander")
     ids = [job.id for job in waiting]
-    asked = [*reversed(ids), running.id, canceled.id, 999_999, -1, 2**62, *ids]
-    assert [job.id for job in await call(harness, name, *asked)] == ids
+    calls = [*reversed(ids), running.id, canceled.id, 999_999, -1, 2**62, *ids]
+    assert [job.id for job in await call(harness, name, *calls)] == ids
     assert await harness.job(bystander.id) == bystander
 
 

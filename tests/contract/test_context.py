@@ -21,12 +21,12 @@ NEW = NewJob(task="t", flags=("mine",))
 async def test_an_enqueued_job_carries_the_span_and_the_correlation_id(harness: StoreHarness) -> None:
     spans = Spans()
     with bound_correlation_id("order 7"):
-        made = await spans.traces().store(harness.store).jobs.enqueue(NEW)
+        job = await spans.traces().store(harness.store).jobs.enqueue(NEW)
     (claim,) = await harness.claim()
     span = spans.one("enqueue t")
     assert read_carried(claim.record.flags) == {"traceparent": traceparent_of(span), "correlation_id": "order 7"}
     assert "mine" in claim.record.flags
-    assert facts_of(span)["messaging.message.id"] == str(made.id) == str(claim.record.id)
+    assert facts_of(span)["messaging.message.id"] == str(job.id) == str(claim.record.id)
 
 
 async def test_many_jobs_carry_the_one_span_that_enqueued_them(harness: StoreHarness) -> None:

@@ -28,14 +28,14 @@ CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("t",)
 
 
 async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
-    found = await harness.store.inspect.explain(job_id)
-    assert found is not None
-    assert found.job == await harness.job(job_id)
-    assert found.reasons, "there is always a reason"
-    codes = [reason.code for reason in found.reasons]
+    result = await harness.store.inspect.explain(job_id)
+    assert result is not None
+    assert result.job == await harness.job(job_id)
+    assert result.reasons, "there is always a reason"
+    codes = [reason.code for reason in result.reasons]
     assert len(set(codes)) == len(codes)
     assert set(codes) <= set(CODES)
-    return {reason.code: reason for reason in found.reasons}
+    return {reason.code: reason for reason in result.reasons}
 
 
 async def seen(harness: StoreHarness, description: WorkerDescription = CARD) -> None:
@@ -54,9 +54,9 @@ async def test_a_due_job_says_how_many_are_ahead_of_it(harness: StoreHarness) ->
     await harness.add(priority=-1, delay=60.0)
     await harness.add(priority=-1, serial="q")
     job = await harness.add()
-    found = await reasons(harness, job.id)
-    assert list(found) == ["due"]
-    assert found["due"].text == "it is due; ahead of it among those without a serial key: 1"
+    result = await reasons(harness, job.id)
+    assert list(result) == ["due"]
+    assert result["due"].text == "it is due; ahead of it among those without a serial key: 1"
     await harness.take()
     alone = (await reasons(harness, job.id))["due"].text
     assert alone == "it is due, and no job is ahead of it among those without a serial key"
@@ -65,19 +65,19 @@ async def test_a_due_job_says_how_many_are_ahead_of_it(harness: StoreHarness) ->
 async def test_one_that_is_not_due_says_when(harness: StoreHarness) -> None:
     await seen(harness)
     job = await harness.add(delay=60.0)
-    found = await reasons(harness, job.id)
-    assert list(found) == ["not_due"]
-    assert f"{job.run_at:%H:%M:%S}Z" in found["not_due"].text
-    assert str(job.id) in found["not_due"].advice
+    result = await reasons(harness, job.id)
+    assert list(result) == ["not_due"]
+    assert f"{job.run_at:%H:%M:%S}Z" in result["not_due"].text
+    assert str(job.id) in result["not_due"].advice
 
 
 async def test_one_that_waits_for_its_retry_says_which(harness: StoreHarness) -> None:
     await seen(harness)
     lease = await harness.start()
     await harness.settle(lease, ERRORED)
-    found = await reasons(harness, lease.job_id)
-    assert list(found) == ["waits_for_retry"]
-    assert "attempt 1 of 25 failed" in found["waits_for_retry"].text
+    result = await reasons(harness, lease.job_id)
+    assert list(result) == ["waits_for_retry"]
+    assert "attempt 1 of 25 failed" in result["waits_for_retry"].text
 
 
 async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> None:
@@ -86,13 +86,13 @@ async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> 
     job = await harness.add(serial="my queue")
     await harness.add(serial="my queue", priority=5)
     await harness.store.operate.pause_serial("my queue")
-    found = await reasons(harness, job.id)
-    assert list(found) == ["serial_paused", "serial_held", "due"]
-    assert found["serial_paused"].advice == "stowhand serials resume 'my queue'"
-    assert f"job {holder.job_id}" in found["serial_held"].text
-    assert found["serial_held"].advice == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
-    assert "w1" in found["serial_held"].text
-    assert "no job is ahead of it in its serial key" in found["due"].text
+    result = await reasons(harness, job.id)
+    assert list(result) == ["serial_paused", "serial_held", "due"]
+    assert result["serial_paused"].advice == "stowhand serials resume 'my queue'"
+    assert f"job {holder.job_id}" in result["serial_held"].text
+    assert result["serial_held"].advice == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
+    assert "w1" in result["serial_held"].text
+    assert "no job is ahead of it in its serial key" in result["due"].text
     assert list(await reasons(harness, holder.job_id)) == ["running"]
 
 
@@ -132,30 +132,30 @@ async def test_no_worker_and_no_worker_with_the_task(harness: StoreHarness) -> N
 async def test_a_suspect_and_its_flags_are_reasons(harness: StoreHarness) -> None:
     await seen(harness, WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4))
     job = await harness.make_suspect(flags=("gpu", "big"))
-    found = await reasons(harness, job.id)
-    assert list(found) == ["suspect", "flags", "due"]
-    assert "died 2 times" in found["suspect"].text
+    result = await reasons(harness, job.id)
+    assert list(result) == ["suspect", "flags", "due"]
+    assert "died 2 times" in result["suspect"].text
     once = await harness.make_suspect(times=1)
     assert list(await reasons(harness, once.id))[-2:] == ["worker_died", "due"]
-    assert found["flags"].text == "it has flags (gpu, big): no worker alive is known to forbid one"
+    assert result["flags"].text == "it has flags (gpu, big): no worker alive is known to forbid one"
 
 
 async def test_workers_that_forbid_a_flag_are_named_and_claim_no_job_before_it(harness: StoreHarness) -> None:
     await harness.add()
     job = await harness.add(flags=("gpu",))
     await seen(harness, _card("careful", forbidden_flags=("gpu", "big")))
-    found = await reasons(harness, job.id)
-    assert found["flags"].text == (
+    result = await reasons(harness, job.id)
+    assert result["flags"].text == (
         "it has flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
     )
-    assert found["due"].text == "it is due", "no worker can claim it, so no job is claimed before it"
+    assert result["due"].text == "it is due", "no worker can claim it, so no job is claimed before it"
     await seen(harness, _card("asking", forbidden_flags=None))
-    found = await reasons(harness, job.id)
-    assert found["flags"].text == (
+    result = await reasons(harness, job.id)
+    assert result["flags"].text == (
         "it has flags (gpu): one is forbidden by 1 of 2 workers (careful: gpu);"
         " a function decides before each claim of 1 of 2 workers"
     )
-    assert found["due"].text == "it is due; ahead of it among those without a serial key: 1"
+    assert result["due"].text == "it is due; ahead of it among those without a serial key: 1"
 
 
 async def test_only_what_workers_take_that_could_take_the_job_is_ahead_of_it(harness: StoreHarness) -> None:
@@ -190,62 +190,62 @@ async def test_the_explanation_has_the_error_of_the_job(harness: StoreHarness) -
     error = "LookupError: no such order\nTraceback"
     lease = await harness.start()
     await harness.settle(lease, msgspec.structs.replace(ERRORED, error=error))
-    found = await reasons(harness, lease.job_id)
-    assert "failed: LookupError: no such order; the next one" in found["waits_for_retry"].text
+    result = await reasons(harness, lease.job_id)
+    assert "failed: LookupError: no such order; the next one" in result["waits_for_retry"].text
     lease = await harness.start(max_attempts=1)
     await harness.settle(lease, msgspec.structs.replace(FAILED, error=error))
-    found = await reasons(harness, lease.job_id)
-    assert found["attempts_used_up"].text.endswith("(1 of 1): LookupError: no such order")
+    result = await reasons(harness, lease.job_id)
+    assert result["attempts_used_up"].text.endswith("(1 of 1): LookupError: no such order")
 
 
 def _card(name: str, **said: Any) -> WorkerDescription:
-    made: dict[str, Any] = {"tasks": ("t",), "concurrency": 4} | said
-    return WorkerDescription(name=name, host="h", pid=7, version="1", **made)
+    instance: dict[str, Any] = {"tasks": ("t",), "concurrency": 4} | said
+    return WorkerDescription(name=name, host="h", pid=7, version="1", **instance)
 
 
 async def test_a_running_job_is_explained_by_its_worker_and_lease(harness: StoreHarness) -> None:
     lease = await harness.start()
-    found = await reasons(harness, lease.job_id)
-    assert list(found) == ["running"]
-    assert "on w1" in found["running"].text
-    assert "has expired" not in found["running"].text
+    result = await reasons(harness, lease.job_id)
+    assert list(result) == ["running"]
+    assert "on w1" in result["running"].text
+    assert "has expired" not in result["running"].text
     await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(3600)
-    found = await reasons(harness, lease.job_id)
-    assert list(found) == ["running", "cancel_asked"]
-    assert "which has expired" in found["running"].text
+    result = await reasons(harness, lease.job_id)
+    assert list(result) == ["running", "cancel_asked"]
+    assert "which has expired" in result["running"].text
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELED, State.FAILED])
 async def test_the_reason_of_an_ended_job_is_its_state(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
-    found = await reasons(harness, job.id)
-    assert list(found) == [state.value]
-    assert ("stowhand jobs retry" in found[state.value].advice) == (state is not State.COMPLETED)
+    result = await reasons(harness, job.id)
+    assert list(result) == [state.value]
+    assert ("stowhand jobs retry" in result[state.value].advice) == (state is not State.COMPLETED)
 
 
 async def test_used_up_attempts_are_a_reason(harness: StoreHarness) -> None:
     job = await harness.in_state(State.FAILED, max_attempts=1)
-    found = await reasons(harness, job.id)
-    assert list(found) == ["attempts_used_up"]
-    assert "1 of 1" in found["attempts_used_up"].text
+    result = await reasons(harness, job.id)
+    assert list(result) == ["attempts_used_up"]
+    assert "1 of 1" in result["attempts_used_up"].text
 
 
 async def test_future_events_of_a_job_are_explained_last(harness: StoreHarness) -> None:
     """Nothing else shows it: when it expires, and what is enqueued when it has failed."""
     job = await harness.add("t", delay=5.0, expires=60.0, on_failure=NewJob(task="notify"))
-    found = await reasons(harness, job.id)
-    assert list(found)[-2:] == ["expires", "on_failure"]
+    result = await reasons(harness, job.id)
+    assert list(result)[-2:] == ["expires", "on_failure"]
     ends = job.run_at + timedelta(seconds=60)
-    assert f"canceled at {ends:%Y-%m-%d %H:%M:%S}Z" in found["expires"].text
-    assert "'notify'" in found["on_failure"].text
+    assert f"canceled at {ends:%Y-%m-%d %H:%M:%S}Z" in result["expires"].text
+    assert "'notify'" in result["on_failure"].text
     await harness.pass_time(6)
     lease = await harness.take()
     assert list(await reasons(harness, job.id)) == ["running", "on_failure"]
     await harness.settle(lease, FAILED)
-    found = await reasons(harness, job.id)
-    assert list(found) == ["failed", "failure_reported"]
-    assert "'notify'" in found["failure_reported"].text
+    result = await reasons(harness, job.id)
+    assert list(result) == ["failed", "failure_reported"]
+    assert "'notify'" in result["failure_reported"].text
     await harness.store.admin.retry_jobs([job.id])
     assert list(await reasons(harness, job.id))[-1] == "on_failure"
 
@@ -289,10 +289,10 @@ async def test_a_parent_of_a_flow_waits_for_its_children(harness: StoreHarness) 
     await seen(harness)
     await seen(harness, _card("w2", tasks=None))
     parent = await harness.add("f/q", key="flow:f:1", flags=(PARKED_FLAG,), delay=30.0)
-    found = await reasons(harness, parent.id)
-    assert list(found) == ["waits_for_children"]
-    assert "the end of the last one wakes it" in found["waits_for_children"].text
-    assert "reschedule" not in found["waits_for_children"].advice
+    result = await reasons(harness, parent.id)
+    assert list(result) == ["waits_for_children"]
+    assert "the end of the last one wakes it" in result["waits_for_children"].text
+    assert "reschedule" not in result["waits_for_children"].advice
 
 
 async def test_one_that_has_expired_waits_for_a_claim_to_cancel_it(harness: StoreHarness) -> None:

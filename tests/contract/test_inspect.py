@@ -23,11 +23,11 @@ pytestmark = needs("inspect")
 @pytest.mark.parametrize("state", STATES)
 async def test_a_job_is_found_wherever_it_lies(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state, payload='{"n": 1}', serial="q", flags=("f",), priority=3, max_resets=4)
-    found = await harness.job(job.id)
-    assert (found.id, found.state, found.serial, found.flags) == (job.id, state, "q", ("f",))
-    assert (found.priority, found.max_resets, found.created_at) == (3, 4, job.created_at)
-    assert (found.finished_at is not None) == state.terminal
-    assert (found.worker is not None) == (state is State.PROCESSING)
+    result = await harness.job(job.id)
+    assert (result.id, result.state, result.serial, result.flags) == (job.id, state, "q", ("f",))
+    assert (result.priority, result.max_resets, result.created_at) == (3, 4, job.created_at)
+    assert (result.finished_at is not None) == state.terminal
+    assert (result.worker is not None) == (state is State.PROCESSING)
 
 
 async def test_an_unknown_job_is_none(harness: StoreHarness) -> None:

@@ -130,8 +130,8 @@ async def test_a_running_job_that_lost_its_key_has_no_retries(
     lease = await harness.start(key="k")
     await harness.add("newer", key="k")
     chosen = next(each for each in (ERRORED, FAILED, SNOOZED) if each is settlement)
-    told = Verdict.SETTLED if chosen.state is state else with_state(chosen, state)
-    assert await harness.settle(lease, chosen) == told
+    message = Verdict.SETTLED if chosen.state is state else with_state(chosen, state)
+    assert await harness.settle(lease, chosen) == message
     job = await harness.job(lease.job_id)
     assert (job.state, job.last_error) == (state, chosen.error)
     assert (job.finished_at is not None) == (state is State.FAILED)
@@ -201,13 +201,13 @@ async def test_a_unique_key_names_one_live_job_while_it_is_run_and_fails(harness
     """I14: many producers, and workers that take the job from under them."""
     stores = [await harness.another() for _ in range(3)]
     wanted = NewJob(task="t", key="k", key_mode=UNIQUE, max_attempts=1)
-    given: set[int] = set()
+    value: set[int] = set()
 
     async def produce(store: QueueStore) -> None:
         for _ in range(25):
             job = await store.jobs.enqueue(wanted)
             assert job.key == "k"
-            given.add(job.id)
+            value.add(job.id)
 
     producing = [asyncio.create_task(produce(store)) for store in stores]
     ran: list[int] = []
@@ -221,7 +221,7 @@ async def test_a_unique_key_names_one_live_job_while_it_is_run_and_fails(harness
                 pass  # a producer looks at it just now
         await asyncio.sleep(0)
     await asyncio.gather(*producing)
-    assert given == set(ran), "each job that was given has run"
+    assert value == set(ran), "each job that was given has run"
 
 
 def same_but_touched(one: Job, other: Job) -> bool:

@@ -63,14 +63,14 @@ def is_absent(store: Any, part: str) -> bool:
 
 def said_on_the_page(store: str) -> dict[str, bool]:
     """By method: does the page say no?"""
-    said: dict[str, bool] = {}
+    output: dict[str, bool] = {}
     for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
         lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
         if lines and store in lines[0] and "option" not in lines[0]:
             at = lines[0].index(store)
             for cells in lines[1:]:
-                said |= {name: re.match(r"no\b", cells[at]) is not None for name in re.findall(r"`(\w+)`", cells[1])}
-    return said
+                output |= {name: re.match(r"no\b", cells[at]) is not None for name in re.findall(r"`(\w+)`", cells[1])}
+    return output
 
 
 def test_the_parts_are_those_of_the_protocols() -> None:

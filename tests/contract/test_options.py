@@ -41,8 +41,8 @@ async def test_a_job_has_every_option(harness: StoreHarness, rule: dict[str, Any
 async def test_each_of_many_jobs_has_every_option(harness: StoreHarness) -> None:
     wanted = options("key")
     ids = await harness.store.jobs.enqueue_many([NewJob(task="t", **wanted) for _ in range(3)])
-    made = await harness.store.jobs.add_jobs([NewJob(task="t", **wanted), NewJob(task="t", key="k", **wanted)])
-    for job_id in (*ids, *(job.id for job in made)):
+    store = await harness.store.jobs.add_jobs([NewJob(task="t", **wanted), NewJob(task="t", key="k", **wanted)])
+    for job_id in (*ids, *(job.id for job in store)):
         assert carried(await harness.store.jobs.get(job_id), wanted)
 
 

@@ -290,6 +290,6 @@ async def test_a_name_that_no_task_can_have_is_refused(harness: StoreHarness, na
 
 async def explained(harness: StoreHarness, job_id: int) -> list[str]:
     """The codes, in order."""
-    found = await harness.store.inspect.explain(job_id)
-    assert found is not None
-    return [reason.code for reason in found.reasons]
+    result = await harness.store.inspect.explain(job_id)
+    assert result is not None
+    return [reason.code for reason in result.reasons]

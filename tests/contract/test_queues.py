@@ -52,13 +52,13 @@ async def test_a_queue_that_no_worker_option_could_name_is_refused(harness: Stor
 
 
 async def test_a_claim_of_all_queues_takes_jobs_in_one_order(harness: StoreHarness) -> None:
-    made = [
+    jobs = [
         (await harness.add(task, queue=queue, priority=priority)).id
         for priority in (2, 1)
         for queue in ("mail", None, "bulk")
         for task in ("a", "b")
     ]
-    expected = made[6:] + made[:6]
+    expected = jobs[6:] + jobs[:6]
     for tasks in (None, ("a", "b"), ("a", "b", "c")):
         claims = await harness.claim(20, tasks=tasks)
         assert [claim.lease.job_id for claim in claims] == expected
@@ -67,11 +67,11 @@ async def test_a_claim_of_all_queues_takes_jobs_in_one_order(harness: StoreHarne
 
 @pytest.mark.parametrize("tasks", [None, ("a",), ("b", "a"), ("a", "b", "c")], ids=["any", "one", "two", "three"])
 async def test_a_claim_takes_jobs_of_its_queues_alone(harness: StoreHarness, tasks: tuple[str, ...] | None) -> None:
-    made = {
+    instance = {
         queue: [(await harness.add("a", queue=queue, priority=priority)).id for priority in (0, 1, 0)]
         for queue in ("mail", "default", "bulk")
     }
-    in_order = {queue: [first, third, second] for queue, (first, second, third) in made.items()}
+    in_order = {queue: [first, third, second] for queue, (first, second, third) in instance.items()}
     assert await ids(harness, Queues(("nothing",)), tasks=tasks) == []
     assert await ids(harness, Queues(("mail", "bulk"), ("bulk",)), 2, tasks=tasks) == in_order["mail"][:2]
     assert await ids(harness, Queues(None, ("bulk", "default")), tasks=tasks) == in_order["mail"][2:]

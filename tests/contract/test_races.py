@@ -158,13 +158,13 @@ async def test_two_resetters_take_each_job_once(harness: StoreHarness) -> None:
     threads = [harness.heartbeat_thread(await harness.another()) for _ in range(3)]
 
     async def sweep(heartbeats: Heartbeats) -> list[int]:
-        found: list[int] = []
+        rows: list[int] = []
         while page := await heartbeats.reset_stalled(0.0):
-            found.extend(reset.job_id for reset in page)
-        return found
+            rows.extend(reset.job_id for reset in page)
+        return rows
 
-    found = await asyncio.gather(*(thread.call(sweep) for thread in threads))
-    ids = [job_id for page in found for job_id in page]
+    rows = await asyncio.gather(*(thread.call(sweep) for thread in threads))
+    ids = [job_id for page in rows for job_id in page]
     assert len(ids) == len(set(ids)) == 200
     assert {job.resets for job in await harness.everything()} == {1}
 

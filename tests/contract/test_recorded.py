@@ -103,10 +103,10 @@ async def test_a_cancellation_was_requested(harness: StoreHarness) -> None:
         await harness.store.admin.cancel(attempt.claim.record.id)
         return Retry("it failed")
 
-    found = await report(harness, act)
+    result = await report(harness, act)
     # The worker may learn of the cancellation before the handler has returned.
-    error = "canceled while running" if found.ended[0].error == "canceled while running" else "it failed"
-    found.check(State.CANCELED, error)
+    error = "canceled while running" if result.ended[0].error == "canceled while running" else "it failed"
+    result.check(State.CANCELED, error)
 
 
 async def test_its_key_was_given_to_a_newer_job(harness: StoreHarness) -> None:
@@ -137,9 +137,9 @@ async def test_the_jobs_that_are_to_follow_are_refused(harness: StoreHarness) ->
         attempt.then += [NewJob(task="next"), NewJob(task=PURGE_TASK)]
         return None
 
-    found = await report(harness, act)
-    found.check(State.ERRORED, "its settlement could not be written")
-    assert found.following == 0
+    result = await report(harness, act)
+    result.check(State.ERRORED, "its settlement could not be written")
+    assert result.following == 0
 
 
 async def test_the_jobs_that_follow_are_counted_in_the_audit(harness: StoreHarness) -> None:
@@ -147,10 +147,10 @@ async def test_the_jobs_that_follow_are_counted_in_the_audit(harness: StoreHarne
         attempt.then += [NewJob(task="next"), NewJob(task="next")]
         return None
 
-    found = await report(harness, act)
-    found.check(State.COMPLETED)
-    assert found.following == 2
-    assert found.audit[-1:] in ([], ["completed: settled, 2 enqueued"])
+    result = await report(harness, act)
+    result.check(State.COMPLETED)
+    assert result.following == 2
+    assert result.audit[-1:] in ([], ["completed: settled, 2 enqueued"])
 
 
 async def test_the_store_refuses_the_settlement(harness: StoreHarness) -> None:
@@ -158,9 +158,9 @@ async def test_the_store_refuses_the_settlement(harness: StoreHarness) -> None:
         harness.backend.refuse(attempt.claim.record.id, State.COMPLETED)
         return None
 
-    found = await report(harness, act)
-    found.check(State.ERRORED, "its settlement could not be written")
-    assert not found.audit or found.audit[-2] == "unchanged: unwritten"
+    result = await report(harness, act)
+    result.check(State.ERRORED, "its settlement could not be written")
+    assert not result.audit or result.audit[-2] == "unchanged: unwritten"
 
 
 async def test_the_store_refuses_the_error_of_the_attempt_too(harness: StoreHarness) -> None:
@@ -186,10 +186,10 @@ async def test_it_was_settled_otherwise_under_the_same_lease(harness: StoreHarne
         attempt.then += [NewJob(task="next")]
         return Complete("done")
 
-    found = await report(harness, act)
-    (event,) = found.ended
-    assert (found.job.state, found.following, event.outcome) == (State.FAILED, 0, AttemptOutcome.FAILED)
-    assert not found.audit or found.audit[-1] == "failed: settled"
+    result = await report(harness, act)
+    (event,) = result.ended
+    assert (result.job.state, result.following, event.outcome) == (State.FAILED, 0, AttemptOutcome.FAILED)
+    assert not result.audit or result.audit[-1] == "failed: settled"
 
 
 async def test_its_lease_was_lost(harness: StoreHarness) -> None:
@@ -205,15 +205,15 @@ async def test_its_result_cannot_be_encoded(harness: StoreHarness) -> None:
     async def act(harness: StoreHarness, attempt: Attempt[Job]) -> object:
         return object()
 
-    found = await report(harness, act)
-    found.check(State.COMPLETED)
-    assert (found.job.result, len(found.dropped)) == (None, 1)
+    result = await report(harness, act)
+    result.check(State.COMPLETED)
+    assert (result.job.result, len(result.dropped)) == (None, 1)
 
 
 async def test_its_result_is_too_large(harness: StoreHarness) -> None:
     async def act(harness: StoreHarness, attempt: Attempt[Job]) -> object:
         return "x" * (1024 * 1024 + 1)
 
-    found = await report(harness, act)
-    found.check(State.COMPLETED)
-    assert (found.job.result, len(found.dropped)) == (None, 1)
+    result = await report(harness, act)
+    result.check(State.COMPLETED)
+    assert (result.job.result, len(result.dropped)) == (None, 1)

@@ -98,8 +98,8 @@ async def test_a_failed_job_whose_key_was_taken_or_removed_is_reported_as_record
     await harness.add("c", key="taken")
     await harness.store.admin.remove_key("removed")
     replies = await harness.store.settle([(taken, ERRORED), (removed, ERRORED)])
-    told = [(reply.state, reply.ended, reply.delay) for reply in replies if isinstance(reply, Settlement)]
-    assert told == [(State.FAILED, "failed", 0.0), (State.CANCELED, "canceled", 0.0)]
+    messages = [(reply.state, reply.ended, reply.delay) for reply in replies if isinstance(reply, Settlement)]
+    assert messages == [(State.FAILED, "failed", 0.0), (State.CANCELED, "canceled", 0.0)]
     assert [(await harness.job(lease.job_id)).state for lease in (taken, removed)] == [State.FAILED, State.CANCELED]
     again = await harness.settle(taken, ERRORED, repeat=True)
     assert isinstance(again, Settlement)

@@ -45,10 +45,10 @@ def in_order(jobs: Sequence[Job]) -> list[int]:
 
 async def test_live_jobs_come_before_the_history_the_newest_first(harness: StoreHarness) -> None:
     jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
-    found = await search(harness)
-    assert ids(found.jobs) == in_order(jobs)
-    assert (found.examined_rows, found.total_rows, found.next_position) == (len(jobs), BoundedCount(len(jobs)), None)
-    assert found.matches == len(jobs)
+    result = await search(harness)
+    assert ids(result.jobs) == in_order(jobs)
+    assert (result.examined_rows, result.total_rows, result.next_position) == (len(jobs), BoundedCount(len(jobs)), None)
+    assert result.matches == len(jobs)
 
 
 async def test_waiting_jobs_of_a_queue_are_found_at_once_whatever_is_newer(harness: StoreHarness) -> None:
@@ -87,9 +87,9 @@ async def test_a_search_for_one_state_finds_that_state(harness: StoreHarness, st
 
 
 async def test_failed_jobs_come_in_the_order_in_which_they_failed(harness: StoreHarness) -> None:
-    made = [await harness.add("t", max_attempts=1) for _ in range(5)]
+    jobs = [await harness.add("t", max_attempts=1) for _ in range(5)]
     claims = {claim.record.id: claim for claim in await harness.claim(limit=5, tasks=("t",))}
-    order = [made[place].id for place in (3, 0, 4, 1, 2)]
+    order = [jobs[place].id for place in (3, 0, 4, 1, 2)]
     for job_id in order:
         await harness.pass_time(1.0)
         assert await harness.settle(claims[job_id].lease, FAILED) is Verdict.SETTLED
@@ -101,11 +101,11 @@ async def test_failed_jobs_come_in_the_order_in_which_they_failed(harness: Store
 
 
 async def test_many_that_failed_at_one_moment_are_each_found_once(harness: StoreHarness) -> None:
-    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(30))
-    await harness.store.admin.permanently_fail_jobs(made)
+    job = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(30))
+    await harness.store.admin.permanently_fail_jobs(job)
     for limit in (7, 30, 100):
         found, _ = await walk(harness, states=(State.FAILED,), limit=limit)
-        assert ids(found) == sorted(made, reverse=True)
+        assert ids(found) == sorted(job, reverse=True)
 
 
 async def test_a_search_is_narrowed_by_each_detail(harness: StoreHarness) -> None:
@@ -129,9 +129,9 @@ async def test_the_text_of_an_error_is_taken_literally(harness: StoreHarness, te
     for job, said in zip(jobs, (text, other), strict=True):
         await harness.store.admin.force_unlock_workers(["w1"])
         await harness.store.admin.permanently_fail_jobs([job.id], f"ValueError: before {said} after\nand below")
-    found = await search(harness, error=text)
-    assert ids(found.jobs) == [jobs[0].id]
-    assert found.jobs[0].last_error == f"ValueError: before {text} after", "of an error its first line"
+    result = await search(harness, error=text)
+    assert ids(result.jobs) == [jobs[0].id]
+    assert result.jobs[0].last_error == f"ValueError: before {text} after", "of an error its first line"
     assert ids((await search(harness, error="BEFORE")).jobs) == ids(jobs)[::-1], "in upper or lower case"
     assert ids((await search(harness, error="and below", states=(State.FAILED,))).jobs) == ids(jobs)[::-1]
     assert ids((await search(harness, error="")).jobs) == ids(jobs)[::-1], "an empty text asks for nothing"
@@ -166,15 +166,15 @@ async def test_a_list_shows_neither_payload_nor_result(harness: StoreHarness) ->
 
 
 async def test_a_search_without_time_looks_at_a_piece_and_says_where_to_go_on(harness: StoreHarness) -> None:
-    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(2500))
+    job = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(2500))
     rare = await harness.add("rare")
-    await harness.store.admin.complete_jobs(made[1200:1300])
+    await harness.store.admin.complete_jobs(job[1200:1300])
     await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(1500))
-    found = await search(harness, task="rare", budget=0.0)
-    assert list(found.jobs) == []
-    assert 1000 <= found.examined_rows < 4001
-    assert found.total_rows.number >= 1000
-    assert found.next_position is not None
+    result = await search(harness, task="rare", budget=0.0)
+    assert list(result.jobs) == []
+    assert 1000 <= result.examined_rows < 4001
+    assert result.total_rows.number >= 1000
+    assert result.next_position is not None
     jobs, answers = await walk(harness, task="rare", budget=0.0)
     assert ids(jobs) == [rare.id]
     looked_at = [one.examined_rows for one in answers]
@@ -198,12 +198,12 @@ async def test_the_live_job_of_a_key_is_found_at_once(harness: StoreHarness) -> 
 
 
 async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: StoreHarness) -> None:
-    made = [(await harness.add()).id for _ in range(6)]
+    jobs = [(await harness.add()).id for _ in range(6)]
     first = await search(harness, limit=3)
     await harness.add()
-    await harness.store.admin.complete_jobs([made[1]])
+    await harness.store.admin.complete_jobs([jobs[1]])
     rest = await search(harness, limit=3, position=first.next_position)
-    assert ids(first.jobs) + ids(rest.jobs) == [*made[:1:-1], made[0], made[1]]
+    assert ids(first.jobs) + ids(rest.jobs) == [*jobs[:1:-1], jobs[0], jobs[1]]
 
 
 async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(harness: StoreHarness) -> None:
@@ -255,5 +255,5 @@ async def test_a_history_that_is_not_kept_is_not_searched(forgetful_harness: Sto
     jobs = [await forgetful_harness.in_state(state) for state in (State.QUEUED, State.FAILED)]
     await forgetful_harness.start("done")
     await forgetful_harness.store.admin.force_unlock_workers(["w1"])
-    found = await search(forgetful_harness)
-    assert set(ids(jobs)) < set(ids(found.jobs))
+    result = await search(forgetful_harness)
+    assert set(ids(jobs)) < set(ids(result.jobs))

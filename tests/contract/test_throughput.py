@@ -71,9 +71,9 @@ async def test_a_repeat_after_a_lost_reply_counts_nothing_twice(harness: StoreHa
 async def test_two_workers_of_one_task_in_one_minute_add_up(harness: StoreHarness) -> None:
     await write(harness, "w/1", counted(harness, ok=3))
     await write(harness, "w/2", counted(harness, ok=4, retry=1), counted(harness, "other", canceled=2))
-    found = {period.task: period.tally for period in await read(harness)}
-    assert (found["t"].ok, found["t"].retry) == (7, 1)
-    assert found["other"].canceled == 2
+    result = {period.task: period.tally for period in await read(harness)}
+    assert (result["t"].ok, result["t"].retry) == (7, 1)
+    assert result["other"].canceled == 2
     assert total(await read(harness)).ended == 10
     (only,) = await read(harness, task="other")
     assert only.task == "other"
@@ -129,10 +129,10 @@ async def test_five_hundred_tasks_of_a_minute_have_rows_and_the_others_share_one
     await write(harness, "w/2", *(counted(harness, task, ok=ok) for task, ok in more))
     await harness.pass_time(12 * 60)
     await fold(harness)
-    found = {period.task: period.tally.ok for period in await read(harness)}
-    assert len(found) == MAX_TASKS_PER_MINUTE + 1
-    assert (found["z"], found["late"], found["t0002"]) == (9999, 3, 3)
-    assert found[None] == 10 + 1 + 2, "those with the fewest"
+    result = {period.task: period.tally.ok for period in await read(harness)}
+    assert len(result) == MAX_TASKS_PER_MINUTE + 1
+    assert (result["z"], result["late"], result["t0002"]) == (9999, 3, 3)
+    assert result[None] == 10 + 1 + 2, "those with the fewest"
 
 
 async def test_folding_while_workers_write_loses_and_repeats_nothing(harness: StoreHarness) -> None:
@@ -176,8 +176,8 @@ async def test_what_lies_in_the_range_in_part_is_read_and_nothing_else(harness: 
         await write(harness, "w/1", counted(harness, ago=ago, ok=1))
     minute = timedelta(minutes=1)
     begins = harness.now.replace(second=0, microsecond=0)
-    found = await harness.store.inspect.throughput(begins - 2.5 * minute, begins)
-    assert [(begins - period.start) / minute for period in found] == [3, 2]
+    result = await harness.store.inspect.throughput(begins - 2.5 * minute, begins)
+    assert [(begins - period.start) / minute for period in result] == [3, 2]
 
 
 async def test_all_tasks_in_one_are_the_sum_of_each_whatever_was_added_up(harness: StoreHarness) -> None:

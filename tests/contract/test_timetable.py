@@ -283,9 +283,9 @@ async def test_scheduling_leaves_the_registered_spec_alone(harness: StoreHarness
 
 async def test_a_tick_is_a_whole_minute_with_a_time_zone(harness: StoreHarness) -> None:
     for wrong in (minute(harness) + timedelta(seconds=1), minute(harness).replace(tzinfo=None), "now", None):
-        given = Tick(identifier="report", at=wrong, job=NewJob(task="t"), spec="s")  # type: ignore[arg-type]
+        value = Tick(identifier="report", at=wrong, job=NewJob(task="t"), spec="s")  # type: ignore[arg-type]
         with pytest.raises(InvalidJob, match="whole minute"):
-            await harness.store.timetable.schedule([given])
+            await harness.store.timetable.schedule([value])
     nothing = Tick(identifier="report", at=minute(harness), job=None, spec="s")  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match="NoneType is not a job"):
         await harness.store.timetable.schedule([nothing])

@@ -109,9 +109,9 @@ async def test_the_last_ten_are_kept_in_their_order(harness: StoreHarness) -> No
     job = await harness.add()
     for attempt in range(MAX_KEPT_ATTEMPTS + 3):
         await fail_once(harness, await harness.take(), f"error {attempt}")
-    found = await tries_of(harness, job.id)
-    assert [one.number for one in found] == list(range(4, MAX_KEPT_ATTEMPTS + 4))
-    assert found[-1].error == f"error {MAX_KEPT_ATTEMPTS + 2}"
+    result = await tries_of(harness, job.id)
+    assert [one.number for one in result] == list(range(4, MAX_KEPT_ATTEMPTS + 4))
+    assert result[-1].error == f"error {MAX_KEPT_ATTEMPTS + 2}"
 
 
 async def test_entries_stay_when_the_job_completes(harness: StoreHarness) -> None:
@@ -252,16 +252,16 @@ async def test_failures_are_grouped_by_task_and_class(harness: StoreHarness) -> 
     by_hand = await harness.add("a")
     await harness.in_state(State.ERRORED, task="c")
     await harness.store.admin.permanently_fail_jobs([by_hand.id], "enough")
-    found = await harness.store.inspect.failures()
-    assert [(one.task, one.error_class, one.jobs, one.latest, one.error) for one in found] == [
+    result = await harness.store.inspect.failures()
+    assert [(one.task, one.error_class, one.jobs, one.latest, one.error) for one in result] == [
         ("a", "ValueError", 2, failed[1], "no\nmore"),
         ("a", BY_HAND, 1, by_hand.id, "enough"),
         ("b", "ValueError", 1, failed[3], "no\nmore"),
         ("a", None, 1, failed[2], "no\nmore"),
     ]
-    assert found[0].latest_at == harness.now - timedelta(seconds=3)
-    assert [one.since for one in found] == [harness.now - timedelta(seconds=ago) for ago in (4, 0, 1, 2)]
-    assert not any(one.is_cut for one in found)
+    assert result[0].latest_at == harness.now - timedelta(seconds=3)
+    assert [one.since for one in result] == [harness.now - timedelta(seconds=ago) for ago in (4, 0, 1, 2)]
+    assert not any(one.is_cut for one in result)
 
 
 @needs("inspect")
@@ -269,9 +269,9 @@ async def test_older_failures_are_left_out_and_marked_as_cut(harness: StoreHarne
     old = await harness.add("old")
     await harness.store.admin.permanently_fail_jobs([old.id])
     await harness.pass_time(1)
-    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(MAX_EXAMINED_FAILURES))
+    job = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(MAX_EXAMINED_FAILURES))
     for begin in range(0, MAX_EXAMINED_FAILURES, 2000):
-        await harness.store.admin.permanently_fail_jobs(made[begin : begin + 2000])
+        await harness.store.admin.permanently_fail_jobs(job[begin : begin + 2000])
     (found,) = await harness.store.inspect.failures()
     assert (found.task, found.jobs, found.since, found.is_cut) == ("t", MAX_EXAMINED_FAILURES, harness.now, True)
 

@@ -159,10 +159,10 @@ async def ends_without_completing(harness: StoreHarness, end: str) -> None:
 async def test_two_at_the_same_moment_make_one_job(harness: StoreHarness) -> None:
     others = [harness.store, await harness.another()]
     job = NewJob(task="t", key="k", key_mode=KeyMode.UNIQUE, unique_period=60.0)
-    made = await asyncio.gather(*(store.jobs.enqueue(job) for store in others * 5))
-    assert len({one.id for one in made}) == 1
+    instance = await asyncio.gather(*(store.jobs.enqueue(job) for store in others * 5))
+    assert len({one.id for one in instance}) == 1
     await harness.settle(await harness.take())
-    assert list(await harness.store.jobs.enqueue_many([job, job])) == [made[0].id, made[0].id]
+    assert list(await harness.store.jobs.enqueue_many([job, job])) == [instance[0].id, instance[0].id]
     first = await harness.start("first")
     await harness.settle(first, Settlement(State.COMPLETED, COMPLETED.ended, then=(job,)))
     assert list(await harness.claim()) == []

@@ -101,9 +101,9 @@ async def test_each_state_is_counted_exactly_up_to_a_number(
         for _ in range(times):
             await harness.in_state(state)
         expected[state] = BoundedCount.up_to(most, times)
-    found = (await harness.store.inspect.figures(most)).states
-    assert found == expected
-    assert list(found) == list(State)
+    result = (await harness.store.inspect.figures(most)).states
+    assert result == expected
+    assert list(result) == list(State)
 
 
 @pytest.mark.parametrize("far", [5, 100])

@@ -86,8 +86,8 @@ async def _do(harness: Harness, crontab: str, running: int, what: str, how: Any)
 
 
 async def _check(harness: Harness, items: dict[str, str]) -> None:
-    made: Counter[tuple[str, str]] = await harness.count()
-    assert set(made.values()) <= {1}, "twice"
+    instance: Counter[tuple[str, str]] = await harness.count()
+    assert set(instance.values()) <= {1}, "twice"
     now = await harness.at()
     for known in await harness.store.timetable.known_items():
         matches = PATTERNS[items[known.identifier]]
@@ -95,5 +95,5 @@ async def _check(harness: Harness, items: dict[str, str]) -> None:
         at += ONE_MINUTE * (at < known.known_since)
         while at <= now:
             stamp = f"{at:%Y-%m-%dT%H:%M:00.000Z}"
-            assert ((known.identifier, stamp) in made) == matches(at), (known, at)
+            assert ((known.identifier, stamp) in instance) == matches(at), (known, at)
             at += ONE_MINUTE

@@ -60,21 +60,21 @@ def test_pattern_is_another_name_for_match() -> None:
 
 
 def test_a_function_decides_instead_of_the_fields() -> None:
-    asked = []
+    calls = []
 
     def first_working_day(date: CronDate) -> bool:
-        asked.append(date)
+        calls.append(date)
         return date.hour == 9 and date.minute == 0 and date.weekday in range(1, 6) and date.day <= 3
 
     item = parse(match=first_working_day, tz="Europe/Berlin")
-    found = item.next_after(datetime(2026, 1, 31, 12, tzinfo=UTC))
-    assert found == datetime(2026, 2, 2, 8, tzinfo=UTC)
-    date = asked[-1]
+    result = item.next_after(datetime(2026, 1, 31, 12, tzinfo=UTC))
+    assert result == datetime(2026, 2, 2, 8, tzinfo=UTC)
+    date = calls[-1]
     assert (date.minute, date.hour, date.day, date.month, date.weekday) == (0, 9, 2, 2, 1)
-    assert (date.at, date.at.isoformat()) == (found, "2026-02-02T09:00:00+01:00")
-    assert item.due(found)
-    assert not item.due(found + timedelta(minutes=1))
-    assert list(item.ticks(found, found + timedelta(minutes=5))) == [found]
+    assert (date.at, date.at.isoformat()) == (result, "2026-02-02T09:00:00+01:00")
+    assert item.due(result)
+    assert not item.due(result + timedelta(minutes=1))
+    assert list(item.ticks(result, result + timedelta(minutes=5))) == [result]
     assert item.spec.endswith("first_working_day t ?tz=Europe/Berlin")
     assert item.spec.startswith("tests.") or "test_cron_items" in item.spec
 
@@ -98,9 +98,9 @@ def test_a_payload_is_whatever_becomes_an_object_and_is_copied() -> None:
         of: str
         _cron: str = "mine"
 
-    given = {"nested": [1]}
-    item = parse(payload=given)
-    given["nested"].append(2)
+    options = {"nested": [1]}
+    item = parse(payload=options)
+    options["nested"].append(2)
     assert item.payload == {"nested": [1]}
     assert json.loads(parse(payload=Report("sales")).job(AT, backfilled=False).payload) == {
         "of": "sales",
@@ -110,8 +110,8 @@ def test_a_payload_is_whatever_becomes_an_object_and_is_copied() -> None:
 
 def test_a_period_of_backfill_is_seconds_or_a_timedelta_rounded_up() -> None:
     periods: list[float | timedelta] = [0, 90, 1.2, timedelta(minutes=3), timedelta(milliseconds=1), 366 * 86_400]
-    found = [parse(options=CronOptions(backfill_period=period)).fill for period in periods]
-    assert found == [0, 90, 2, 180, 1, 366 * 86_400]
+    rows = [parse(options=CronOptions(backfill_period=period)).fill for period in periods]
+    assert rows == [0, 90, 2, 180, 1, 366 * 86_400]
 
 
 def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
@@ -207,15 +207,15 @@ def test_an_unprintable_name_is_reported_in_ascii() -> None:
 
 
 def test_all_problems_of_all_items_are_reported_at_once() -> None:
-    found = problems(
+    result = problems(
         CronItem(task="", match="60 * * * *", options=CronOptions(max_attempts=0, priority=2**40)),
         "no item",
         CronItem(task="a", match="* * * * *"),
         CronItem(task="a", match="0 * * * *"),
     )
-    assert [problem.partition(":")[0] for problem in found] == [
+    assert [problem.partition(":")[0] for problem in result] == [
         *["cron item 1 ()"] * 5,
         "cron item 2",
         "cron item 4 (a)",
     ]
-    assert "duplicate identifier 'a', also of cron item 3 (a)" in found[-1]
+    assert "duplicate identifier 'a', also of cron item 3 (a)" in result[-1]

@@ -101,13 +101,13 @@ def test_a_whole_year_is_due_as_the_oracle_says_minute_by_minute(five: Five, yea
 @settings(WALKING, max_examples=12)
 @given(fields(), MOMENTS)
 def test_the_next_tick_is_the_first_minute_after_that_matches(five: Five, at: datetime) -> None:
-    found = item_of(five.text).next_after(at)
-    assert found is not None
-    assert found > at
-    assert five.match(found)
-    assert (found.second, found.microsecond, found.tzinfo) == (0, 0, UTC)
+    result = item_of(five.text).next_after(at)
+    assert result is not None
+    assert result > at
+    assert five.match(result)
+    assert (result.second, result.microsecond, result.tzinfo) == (0, 0, UTC)
     floor = at.replace(second=0, microsecond=0)
-    looked = min(found, floor + timedelta(days=5))
+    looked = min(result, floor + timedelta(days=5))
     assert not any(five.match(minute) for minute in minutes(floor + ONE_MINUTE, looked))
 
 
@@ -253,9 +253,9 @@ def test_weekdays_and_dates_are_those_of_the_zone() -> None:
 
 def test_a_leap_day_is_found_across_a_century_without_one() -> None:
     for zone in ("UTC", "Europe/Berlin"):
-        found = item_of("0 12 29 2 *", zone).next_after(datetime(2097, 1, 1, tzinfo=UTC))
-        assert found is not None
-        assert (found.year, found.month, found.day) == (2104, 2, 29)
+        result = item_of("0 12 29 2 *", zone).next_after(datetime(2097, 1, 1, tzinfo=UTC))
+        assert result is not None
+        assert (result.year, result.month, result.day) == (2104, 2, 29)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Pacific/Apia", "America/New_York"])

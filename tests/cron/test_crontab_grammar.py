@@ -227,13 +227,13 @@ def test_a_single_restricted_field_of_date_and_weekday_decides() -> None:
     ids=lambda value: value[:50],
 )  # fmt: skip
 def test_an_error_names_the_line_the_value_and_the_correction(line: str, said: str) -> None:
-    found = problems(f"# comment\n\n{line}\n")
-    assert any(problem.startswith(f"crontab line 3: {said}") for problem in found), found
+    result = problems(f"# comment\n\n{line}\n")
+    assert any(problem.startswith(f"crontab line 3: {said}") for problem in result), result
 
 
 def test_all_problems_of_all_lines_are_reported_at_once() -> None:
-    found = problems("61 24 * * * 1t ?fil=2d {a}\n* * * * * good\n* * * *\n\n* * 0 * * t ?max=x")
-    assert [problem.partition(": ")[0].removeprefix("crontab ") for problem in found] == [
+    result = problems("61 24 * * * 1t ?fil=2d {a}\n* * * * * good\n* * * *\n\n* * 0 * * t ?max=x")
+    assert [problem.partition(": ")[0].removeprefix("crontab ") for problem in result] == [
         *["line 1"] * 5,
         "line 3",
         *["line 5"] * 2,

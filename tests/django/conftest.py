@@ -58,9 +58,9 @@ def backend(request: pytest.FixtureRequest, site: None) -> Any:
     """On which a worker can work; nothing is due there."""
     from django.tasks import task_backends
 
-    found = task_backends["default" if request.param == "sqlite" else "postgres"]
-    drain(found)
-    return found
+    result = task_backends["default" if request.param == "sqlite" else "postgres"]
+    drain(result)
+    return result
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ def browser(site: None) -> Iterator[Browser]:
     from django.contrib.auth.models import Permission, User
     from django.test import Client
 
-    made: list[User] = []
+    jobs: list[User] = []
 
     def sign_in(*permissions: str, staff: bool = True) -> Client:
-        user = User.objects.create_user(f"somebody {len(made)}", password="x", is_staff=staff)
-        made.append(user)
+        user = User.objects.create_user(f"somebody {len(jobs)}", password="x", is_staff=staff)
+        jobs.append(user)
         user.user_permissions.set(
             Permission.objects.filter(content_type__app_label="stowhand", codename__in=permissions)
         )
@@ -34,7 +34,7 @@ def browser(site: None) -> Iterator[Browser]:
         return client
 
     yield sign_in
-    for user in made:
+    for user in jobs:
         user.delete()
 
 
@@ -81,8 +81,8 @@ def test_payloads_need_their_permission(browser: Browser, job: Any) -> None:
 
 def test_links_and_assets_stay_below_the_entry(browser: Browser, job: Any) -> None:
     client = browser("view_job")
-    found = client.get(f"{HOME}jobs").content.decode()
-    local = re.findall(r'(?:href|src)="(/[^"]*)"', found)
+    result = client.get(f"{HOME}jobs").content.decode()
+    local = re.findall(r'(?:href|src)="(/[^"]*)"', result)
     assert local
     assert [link for link in local if not link.startswith(HOME.rstrip("/"))] == ["/admin/"], "the way back"
     (style,) = {link for link in local if "board.css" in link}
@@ -103,8 +103,8 @@ def test_a_visitor_with_the_permission_cancels_a_job_with_the_forms_token(browse
 
 def test_without_the_extra_web_the_entry_names_the_extra(browser: Browser) -> None:
     with mock.patch.dict(sys.modules, {"stowhand.django.dashboard": None}):
-        found = browser("view_job").get(HOME)
-    assert (found.status_code, "pip install 'stowhand[web]'" in found.content.decode()) == (501, True)
+        result = browser("view_job").get(HOME)
+    assert (result.status_code, "pip install 'stowhand[web]'" in result.content.decode()) == (501, True)
 
 
 def test_a_page_has_no_stream_and_reloads_itself(browser: Browser, job: Any) -> None:

@@ -36,17 +36,17 @@ class Status(StrEnum):
 @pytest.fixture
 def backend(alias: str) -> StowhandBackend:
     """Of each database."""
-    found = task_backends[alias]
-    assert isinstance(found, StowhandBackend)
-    return found
+    result = task_backends[alias]
+    assert isinstance(result, StowhandBackend)
+    return result
 
 
 def test_a_job_exists_when_the_transaction_commits(backend: StowhandBackend, shop: Any) -> None:
     with transaction.atomic(using=backend.alias):
         result = shop.add.using(backend=backend.alias).enqueue(1, other=2)
-    found = backend.get_result(result.id)
-    assert (found.status, found.args, found.kwargs) == (TaskResultStatus.READY, [1], {"other": 2})
-    assert found == result
+    answer = backend.get_result(result.id)
+    assert (answer.status, answer.args, answer.kwargs) == (TaskResultStatus.READY, [1], {"other": 2})
+    assert answer == result
 
 
 def test_a_rolled_back_transaction_removes_its_job(backend: StowhandBackend, shop: Any) -> None:
@@ -111,8 +111,8 @@ def test_a_worker_uses_the_role_that_the_project_assumes(site: None) -> None:
             with mock.patch.dict(given, {"OPTIONS": {**given.get("OPTIONS", {}), **assumed}}):
                 url = database.url
             with psycopg.connect(url) as connection:
-                found = connection.execute("select current_user, current_setting('statement_timeout')").fetchone()
-            assert found == (role, "7s")
+                result = connection.execute("select current_user, current_setting('statement_timeout')").fetchone()
+            assert result == (role, "7s")
         finally:
             cursor.execute(f'drop role "{role}"')
 

@@ -20,8 +20,8 @@ from stowhand.errors import ConfigurationError
 
 def found(options: dict[str, Any], **database: Any) -> list[str]:
     """The ids of what the checks find, each with a hint where there is one to give."""
-    given = {"transaction_mode": "IMMEDIATE"} | database
-    with mock.patch.dict(connections["default"].settings_dict, OPTIONS=given):
+    values = {"transaction_mode": "IMMEDIATE"} | database
+    with mock.patch.dict(connections["default"].settings_dict, OPTIONS=values):
         messages = StowhandBackend("default", {"OPTIONS": options}).check()
     return [one.id for one in messages if one.hint or one.id in ("stowhand.E003", "stowhand.E004")]
 
@@ -64,8 +64,8 @@ def test_postgresql_without_a_driver_that_jobs_can_use(site: None) -> None:
 
 
 def test_an_unknown_setting_is_a_warning(site: None) -> None:
-    given = {"BACKEND": "stowhand.django.StowhandBackend", "QUEUE": ["heavy"]}
-    with override_settings(TASKS={"default": given}):
+    options = {"BACKEND": "stowhand.django.StowhandBackend", "QUEUE": ["heavy"]}
+    with override_settings(TASKS={"default": options}):
         assert found({}) == ["stowhand.W003"]
 
 

@@ -80,9 +80,11 @@ def test_an_unknown_backend_is_reported(site: None, capsys: pytest.CaptureFixtur
     with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
         Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--backend", "postgre"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: 'stowhand.django.serving:app': TASKS has no backend 'postgre' of stowhand; did you")
-    assert "project.py" not in said
+    output = capsys.readouterr().err
+    assert output.startswith(
+        "error: 'stowhand.django.serving:app': TASKS has no backend 'postgre' of stowhand; did you"
+    )
+    assert "project.py" not in output
 
 
 @pytest.mark.parametrize("arguments", [["jobs", "lst"], ["jobs", "explain"], ["worker", "--wep"]])
@@ -108,10 +110,10 @@ def test_advice_names_commands_of_this_project(
 
 
 def test_child_processes_find_the_settings_of_django(site: None, tmp_path: Path) -> None:
-    given = [f"--pythonpath={tmp_path}", "--settings", "tests.django.site.settings"]
+    values = [f"--pythonpath={tmp_path}", "--settings", "tests.django.site.settings"]
     with mock.patch.dict(os.environ, PYTHONPATH="elsewhere"):
         with pytest.raises(SystemExit) as ended:
-            Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--json", *given])
+            Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--json", *values])
         assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}elsewhere"
     assert ended.value.code == 0
 

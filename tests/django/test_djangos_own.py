@@ -91,8 +91,8 @@ def test_of_django(package: str, database: str, name: str) -> None:
     case = type(kind, (theirs,), {"databases": {"default", database}})(method)
     outcome = unittest.TestResult()
     unittest.TestSuite([case]).run(outcome)
-    said = [text for _, text in (*outcome.failures, *outcome.errors)]
-    assert not said, said[0]
+    lines = [text for _, text in (*outcome.failures, *outcome.errors)]
+    assert not lines, lines[0]
     assert (outcome.testsRun, outcome.skipped) == (1, [])
 
 

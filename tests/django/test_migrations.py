@@ -66,8 +66,8 @@ def status(backend: Any) -> tuple[int | None, int]:
         finally:
             await store.close()
 
-    found = asyncio.run(ask())
-    return found.installed, found.expected
+    result = asyncio.run(ask())
+    return result.installed, result.expected
 
 
 def enqueue(backend: Any) -> str:

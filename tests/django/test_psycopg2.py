@@ -26,10 +26,10 @@ TASK = "of psycopg2"
 
 @pytest.fixture
 def connection(site: None) -> Iterator[Any]:
-    given = connections["postgres"].settings_dict
-    made = psycopg2.connect(dbname=given["NAME"], host=given["HOST"], port=given["PORT"], user=given["USER"])
-    yield made
-    made.close()
+    value = connections["postgres"].settings_dict
+    instance = psycopg2.connect(dbname=value["NAME"], host=value["HOST"], port=value["PORT"], user=value["USER"])
+    yield instance
+    instance.close()
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_a_job_is_enqueued_claimed_and_settled(queue: PostgresOnConnection, conn
     assert queue.settle(claim.lease, Settlement(State.COMPLETED, AttemptOutcome.OK, result="[1]"))
     assert not queue.settle(claim.lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error="late"))
     connection.commit()
-    found = queue.get(job.id)
-    assert found is not None
-    assert (found.state, found.result, found.attempts) == (State.COMPLETED, [1], 2)
+    result = queue.get(job.id)
+    assert result is not None
+    assert (result.state, result.result, result.attempts) == (State.COMPLETED, [1], 2)
 
 
 def test_the_job_commits_or_rolls_back_with_its_transaction(queue: PostgresOnConnection, connection: Any) -> None:

@@ -61,12 +61,12 @@ class Shop:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                found = self.get(path)
-                if holds(found):
-                    return found
+                result = self.get(path)
+                if holds(result):
+                    return result
             except (HTTPError, URLError) as error:
-                found = error
-            assert time.monotonic() < deadline, found
+                result = error
+            assert time.monotonic() < deadline, result
             time.sleep(0.05)
 
     def _words(self, *words: str) -> list[str]:
@@ -110,25 +110,25 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Databa
                 "DATABASE_PORT": query["port"][0] if "port" in query else str(parts.port or 5432),
                 "DATABASE_USER": parts.username or "postgres",
             }
-        found = Shop(tmp_path, environment, is_forked="psycopg2" not in request.param)
-        if not found.is_forked:
-            found.change("shop/settings.py", PSYCOPG2.__add__)
-        found.run("migrate")
+        result = Shop(tmp_path, environment, is_forked="psycopg2" not in request.param)
+        if not result.is_forked:
+            result.change("shop/settings.py", PSYCOPG2.__add__)
+        result.run("migrate")
         for words in (
-            ("runserver", "--noreload", "--skip-checks", f"127.0.0.1:{found.port}"),
+            ("runserver", "--noreload", "--skip-checks", f"127.0.0.1:{result.port}"),
             ("stowhand", "worker"),
         ):
-            process = stack.enter_context(found.start(*words))
+            process = stack.enter_context(result.start(*words))
             stack.callback(process.send_signal, signal.SIGTERM)
-        yield found
+        yield result
 
 
 def test_the_shop_handles_orders_mail_and_the_nightly_report(shop: Shop) -> None:
     shop.until("/reports", lambda found: found == {})
-    made = shop.get("/orders", item="lamp", email="somebody@example.com")["order"]
+    instance = shop.get("/orders", item="lamp", email="somebody@example.com")["order"]
     with pytest.raises(HTTPError, match="400"):
         shop.get("/orders", item="sold out", email="nobody@example.com")
-    found = shop.until(f"/orders/{made}", lambda found: found["mail"] == "SUCCESSFUL")
+    found = shop.until(f"/orders/{instance}", lambda found: found["mail"] == "SUCCESSFUL")
     assert found == {"item": "lamp", "mail": "SUCCESSFUL", "attempts": 1}
     shop.run("stowhand", "cron", "run", "nightly")
     (told,) = shop.until("/reports", bool).values()
@@ -141,11 +141,11 @@ def test_the_shop_handles_orders_mail_and_the_nightly_report(shop: Shop) -> None
 @pytest.fixture
 def debugged(tmp_path: Path) -> Shop:
     """Migrated, on SQLite, with DEBUG and a job; nothing runs."""
-    found = Shop(tmp_path, plain() | {FORKS_TOO: ""})
-    found.change("shop/settings.py", lambda text: text.replace("DEBUG = False", "DEBUG = True"))
-    found.run("migrate")
-    report(found)
-    return found
+    result = Shop(tmp_path, plain() | {FORKS_TOO: ""})
+    result.change("shop/settings.py", lambda text: text.replace("DEBUG = False", "DEBUG = True"))
+    result.run("migrate")
+    report(result)
+    return result
 
 
 def report(shop: Shop) -> None:
@@ -179,9 +179,9 @@ def test_two_processes_share_the_work_and_log_each_line_once(debugged: Shop) -> 
     """With DEBUG Django writes the lines of `django.tasks` itself, if nobody stops it."""
     with running(debugged, "worker", "--once", "--processes", "2") as (process, _):
         assert process.wait(PATIENCE) == 0
-    said = (debugged.folder.parent / "log").read_text()
-    assert said.count("state=SUCCESSFUL") == 1, said
-    assert said.count("Worker connected") == 2, said
+    message = (debugged.folder.parent / "log").read_text()
+    assert message.count("state=SUCCESSFUL") == 1, message
+    assert message.count("Worker connected") == 2, message
 
 
 @pytest.mark.rare

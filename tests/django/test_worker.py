@@ -66,8 +66,8 @@ def test_a_task_writes_with_the_orm_and_enqueues(site: None, shop: Any) -> None:
     ],
 )
 def test_an_error_is_in_the_result(backend: StowhandBackend, shop: Any, task: str, kind: type, said: str) -> None:
-    given = ("no more",) if task == "refuse" else ()
-    result = getattr(shop, task).using(backend=backend.alias).enqueue(*given)
+    value = ("no more",) if task == "refuse" else ()
+    result = getattr(shop, task).using(backend=backend.alias).enqueue(*value)
     drain(backend)
     result.refresh()
     assert (result.status, result.attempts, result.worker_ids) == (Status.FAILED, 1, ["here"])
@@ -315,15 +315,15 @@ def test_a_job_with_an_unknown_path_waits_and_nothing_is_imported(backend: Stowh
     """A worker of a newer version may have it."""
     assert "this" not in sys.modules
     other = backend.database.enqueue(NewJob(task="this.s", payload='{"args": []}'))
-    told: list[str] = []
+    events: list[str] = []
 
     async def work_and_ask(app: App) -> None:
         store = await app.open()
         async with app.run_in_background(), asyncio.timeout(60):
-            while "unknown_task" not in told:  # its worker may not have said yet what it has
+            while "unknown_task" not in events:  # its worker may not have said yet what it has
                 explained = await store.inspect.explain(other.id)
                 assert explained is not None
-                told[:] = [reason.code for reason in explained.reasons]
+                events[:] = [reason.code for reason in explained.reasons]
                 await asyncio.sleep(0.02)
 
     drain(backend)

@@ -220,11 +220,11 @@ class Reader:
         for line in expected:
             if line == ANY:
                 continue
-            while not (found := self._find(line, first, *others)):
+            while not (result := self._find(line, first, *others)):
                 new = "\n".join(self._terminals[first].new_lines())
                 assert time.monotonic() < deadline, f"not printed: {line}\n\nBut: {new}"
                 time.sleep(0.01)
-            where, printed = found
+            where, printed = result
             self._terminals[where].take(printed)
             if where != first:
                 self._terminals[first], self._terminals[where] = self._terminals[where], self._terminals[first]
@@ -299,9 +299,9 @@ def _plain(line: str) -> str:
 
 
 def _pid(worker: str) -> str:
-    found = _WORKER.fullmatch(worker)
-    assert found is not None
-    return found[1]
+    result = _WORKER.fullmatch(worker)
+    assert result is not None
+    return result[1]
 
 
 def _words(element: str) -> str:
@@ -309,5 +309,5 @@ def _words(element: str) -> str:
 
 
 def _attribute(element: str, name: str) -> str:
-    found = re.search(rf'\b{name}="([^"]*)"', element)
-    return html.unescape(found[1]) if found else ""
+    result = re.search(rf'\b{name}="([^"]*)"', element)
+    return html.unescape(result[1]) if result else ""

@@ -78,16 +78,16 @@ def firing(alert: str, **labels: str) -> str:
 
 def series(*steps: tuple[Scrapes | None, int], job: str = "shop", instance: str = "w1") -> dict[str, str]:
     """What Prometheus keeps of steps: what was scraped, for how many seconds. ``None``: nothing answered."""
-    asked = set(re.findall(r"\bstowhand_\w+", RULES.read_text()))
-    names = {name for scraped, _ in steps for name in scraped or () if name.partition("{")[0] in asked}
-    found = {}
+    request = set(re.findall(r"\bstowhand_\w+", RULES.read_text()))
+    names = {name for scraped, _ in steps for name in scraped or () if name.partition("{")[0] in request}
+    result = {}
     for name in sorted(names):
         plain, _, labels = name.rstrip("}").partition("{")
         where = ",".join([*([labels] if labels else []), f'job="{job}"', f'instance="{instance}"'])
-        found[f"{plain}{{{where}}}"] = " ".join(
+        result[f"{plain}{{{where}}}"] = " ".join(
             _values((scraped or {}).get(name), seconds) for scraped, seconds in steps
         )
-    return found
+    return result
 
 
 def _values(value: float | None, seconds: int) -> str:

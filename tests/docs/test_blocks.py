@@ -89,9 +89,9 @@ def test_python_blocks_pass_valid_arguments(tmp_path: Path) -> None:
 
 def test_an_invalid_call_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "page_wrong.py").write_text("from stowhand import App\nApp(shema='x')\nApp().tsk\n")
-    found = complaints(tmp_path)
-    assert 'Unexpected keyword argument "shema"' in found
-    assert '"App" has no attribute "tsk"' in found
+    result = complaints(tmp_path)
+    assert 'Unexpected keyword argument "shema"' in result
+    assert '"App" has no attribute "tsk"' in result
 
 
 def complaints(folder: Path) -> str:

@@ -72,9 +72,9 @@ def test_a_request_commits_its_own_session(orders: Any, run: Run) -> None:
         transport = httpx.ASGITransport(app=web.web, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
             answers = [await client.post("/orders", params={"item": item}) for item in ("a lamp", "nul\x00", "a book")]
-            said = [answer.json() if answer.status_code == 200 else answer.status_code for answer in answers]
+            lines = [answer.json() if answer.status_code == 200 else answer.status_code for answer in answers]
         await web.make_session.kw["bind"].dispose()
-        return [*said, await worked_off(orders.app, answers[2].json()["job"])]
+        return [*lines, await worked_off(orders.app, answers[2].json()["job"])]
 
     first, failed, third, result = run(story())
     assert (first["order"], failed, result) == (1, 500, "invoiced a book")

@@ -45,12 +45,12 @@ def settings(**said: str) -> WorkerSettings:
 
 def unit() -> dict[str, list[str]]:
     """Directives of the unit, in their order."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in (DEPLOY / "stowhand-worker.service").read_text().splitlines():
         if line and not line.startswith(("#", "[")):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            result.setdefault(name, []).append(value)
+    return result
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
@@ -91,9 +91,9 @@ def seconds(text: str) -> float:
 def instructions() -> list[tuple[str, str]]:
     """Of the Dockerfile, lines joined."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", "")
-    found = [INSTRUCTION.match(line) for line in text.splitlines() if line.strip()]
-    assert all(found), text
-    return [(one[1], one[2]) for one in found if one is not None]
+    results = [INSTRUCTION.match(line) for line in text.splitlines() if line.strip()]
+    assert all(results), text
+    return [(one[1], one[2]) for one in results if one is not None]
 
 
 def test_the_linter_accepts_the_dockerfile() -> None:
@@ -116,17 +116,17 @@ def test_stop_times_on_pages_are_the_grace_and_ten_seconds() -> None:
 
 
 def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() -> None:
-    said = dict(instructions())
-    assert json.loads(said["ENTRYPOINT"]) == ["stowhand"]
-    assert json.loads(said["CMD"]) == ["worker"]
-    assert said["USER"].split(":")[0].isdigit(), "so that Kubernetes can tell that it is not root"
-    assert "/tasks" in json.loads(said["VOLUME"])
-    assert said["HEALTHCHECK"].partition(" CMD ")[2] == '["stowhand", "health"]'
-    given = dict(pair.split("=", 1) for pair in said["ENV"].split())
-    ours = {name: value for name, value in given.items() if name.startswith("STOWHAND_")}
+    output = dict(instructions())
+    assert json.loads(output["ENTRYPOINT"]) == ["stowhand"]
+    assert json.loads(output["CMD"]) == ["worker"]
+    assert output["USER"].split(":")[0].isdigit(), "so that Kubernetes can tell that it is not root"
+    assert "/tasks" in json.loads(output["VOLUME"])
+    assert output["HEALTHCHECK"].partition(" CMD ")[2] == '["stowhand", "health"]'
+    options = dict(pair.split("=", 1) for pair in output["ENV"].split())
+    ours = {name: value for name, value in options.items() if name.startswith("STOWHAND_")}
     assert ours.keys() <= VARIABLES.keys()
-    made = settings(**ours)
-    assert (made.tasks, made.http) == ("/tasks", f"127.0.0.1:{said['EXPOSE']}")
+    instance = settings(**ours)
+    assert (instance.tasks, instance.http) == ("/tasks", f"127.0.0.1:{output['EXPOSE']}")
     app = settings(**{**ours, "STOWHAND_APP": "shop.jobs:app", "STOWHAND_TASKS": ""})
     assert (app.tasks, app.app) == (None, "shop.jobs:app"), "as its first lines say"
 
@@ -192,14 +192,14 @@ def test_an_invalid_manifest_would_be_noticed() -> None:
 
 def test_the_deployment_gives_a_worker_what_it_needs() -> None:
     worker, pod = container("Deployment"), manifests()["Deployment"]["spec"]["template"]["spec"]
-    given = {one["name"]: one.get("value", "postgresql:///x") for one in worker["env"]}
-    folder = given.pop("TMPDIR")
-    assert given.keys() <= VARIABLES.keys()
-    made = settings(**given)
-    assert (made.preset, made.worker.grace) == ("service", made.worker.timeout)
-    assert pod["terminationGracePeriodSeconds"] == made.worker.grace + STOP_MARGIN_SECONDS
+    options = {one["name"]: one.get("value", "postgresql:///x") for one in worker["env"]}
+    folder = options.pop("TMPDIR")
+    assert options.keys() <= VARIABLES.keys()
+    instance = settings(**options)
+    assert (instance.preset, instance.worker.grace) == ("service", instance.worker.timeout)
+    assert pod["terminationGracePeriodSeconds"] == instance.worker.grace + STOP_MARGIN_SECONDS
     (port,) = worker["ports"]
-    assert made.http == f"0.0.0.0:{port['containerPort']}"
+    assert instance.http == f"0.0.0.0:{port['containerPort']}"
     probes = {name: worker[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert {name: probe["path"] for name, probe in probes.items()} == {
         "startupProbe": "/readyz",
@@ -229,12 +229,12 @@ def samples() -> dict[str, str]:
     """Every name that is shown, with the metric's own: a histogram has three."""
     registry = CollectorRegistry()
     WorkerMetrics(registry)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for metric in (*registry.collect(), *QueueMetrics(lambda: None, lambda: None, registry).describe()):
         endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
         shown = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        found |= {metric.name + ending: shown for ending in endings}
-    return found
+        result |= {metric.name + ending: shown for ending in endings}
+    return result
 
 
 def names(text: str) -> set[str]:
@@ -243,24 +243,24 @@ def names(text: str) -> set[str]:
 
 def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert asked
+    calls = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert calls
     existing = samples()
-    assert {existing.get(name, f"{name} does not exist") for query in asked for name in names(query)} == set(
+    assert {existing.get(name, f"{name} does not exist") for query in calls for name in names(query)} == set(
         existing.values()
     )
-    assert all(query.count("(") == query.count(")") for query in asked)
+    assert all(query.count("(") == query.count(")") for query in calls)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_the_alerts_are_those_of_the_page_and_ask_for_metrics_that_exist() -> None:
     (group,) = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"]
-    asked = [rule["expr"] for rule in group["rules"]]
+    calls = [rule["expr"] for rule in group["rules"]]
     page = (DOCS / "how-to" / "watch-a-worker-with-prometheus.md").read_text()
     table = page.partition("## When to worry")[2].partition("[All names]")[0]
     assert re.findall(r"^\| `(.+?)` \|", table, re.M) == [rule["alert"] for rule in group["rules"]]
-    assert {name for query in asked for name in names(query)} <= samples().keys()
-    assert len({rule["alert"] for rule in group["rules"]}) == len(asked)
+    assert {name for query in calls for name in names(query)} <= samples().keys()
+    assert len({rule["alert"] for rule in group["rules"]}) == len(calls)
     assert all(rule["labels"]["severity"] and rule["annotations"]["summary"] for rule in group["rules"])
 
 
@@ -278,13 +278,15 @@ def declared_metrics() -> dict[str, tuple[str, ...]]:
 
 def test_the_page_of_metrics_matches_the_metrics() -> None:
     """Those of tables have a page of their own."""
-    found = {
+    result = {
         name: tuple(re.findall(r"`(\w+)`", cells[2]))
         for name, cells in rows(read("metrics.md")).items()
         if name.startswith("stowhand_")
     }
-    assert found == {name: labels for name, labels in declared_metrics().items() if "_table_" not in name}
-    assert set(samples().values()) == {name for name in found if name.startswith(("stowhand_worker", "stowhand_queue"))}
+    assert result == {name: labels for name, labels in declared_metrics().items() if "_table_" not in name}
+    assert set(samples().values()) == {
+        name for name in result if name.startswith(("stowhand_worker", "stowhand_queue"))
+    }
 
 
 @pytest.mark.parametrize("page", ["watch-a-worker-with-prometheus.md", "deploy.md"])

@@ -47,8 +47,8 @@ def test_the_rate_limiter_limits_one_customer_only(tmp_path: Path) -> None:
 def test_a_postgres_transaction_and_a_trigger_enqueue_on_every_server(
     server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    said = run_example("enqueue_in_a_postgres_transaction", tmp_path, DATABASE_URL=request.getfixturevalue(server))
-    first, rolled_back, second, *ended = said
+    message = run_example("enqueue_in_a_postgres_transaction", tmp_path, DATABASE_URL=request.getfixturevalue(server))
+    first, rolled_back, second, *ended = message
     assert (first, rolled_back, second) == ("order 1", "rolled back: an empty order", "order 3")
     assert sorted(ended) == [
         "completed confirmed 1",

@@ -105,17 +105,17 @@ def test_a_failed_hook_leaves_nothing_and_the_sweep_finds_the_push(host: Host) -
         'LISTEN "stowhand:wake"'
     )
     one = ada.commit("lamp")
-    said = ada.push("main:bad", "main")
-    assert "refs/heads/bad not recorded yet; the next sweep will do it: the disk is full" in said
+    output = ada.push("main:bad", "main")
+    assert "refs/heads/bad not recorded yet; the next sweep will do it: the disk is full" in output
     assert host.events() == [(1, "refs/heads/main", ABSENT, one)], "each ref is a transaction of its own"
     assert host.rows("SELECT count(*) FROM stowhand.jobs") == [(1,)]
     assert len(list(host.connection.notifies(timeout=0))) == 1, "and what is rolled back wakes nobody"
     two = ada.commit("chair")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/silent"
-        said = ada.push("main", "main:later", ":bad", DATABASE_URL=place, GITHOST_PATIENCE="0.3")
-    assert "3 of 3 refs not recorded yet" in said
-    assert "no answer within 0.3 s" in said
+        output = ada.push("main", "main:later", ":bad", DATABASE_URL=place, GITHOST_PATIENCE="0.3")
+    assert "3 of 3 refs not recorded yet" in output
+    assert "no answer within 0.3 s" in output
     assert len(host.events()) == 1
 
     host.connection.execute("DROP TRIGGER refuse ON stowhand.live")

@@ -35,17 +35,17 @@ def test_every_link_of_a_page_works(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    found = {ROOT / "README.md"}
-    todo = list(found)
+    result = {ROOT / "README.md"}
+    todo = list(result)
     while todo:
         page = todo.pop()
         for link in _LINK.findall(page.read_text()):
             target = (page.parent / link.partition("#")[0]).resolve()
-            if target.suffix == ".md" and target.exists() and target not in found:
-                found.add(target)
+            if target.suffix == ".md" and target.exists() and target not in result:
+                result.add(target)
                 todo.append(target)
     for_contributors = (ROOT / "CONTRIBUTING.md").read_text()
-    lost = set(DOCS.rglob("*.md")) - found
+    lost = set(DOCS.rglob("*.md")) - result
     assert not [page for page in lost if page.parent != CONTRIBUTING or f"`{page.name}`" not in for_contributors]
 
 

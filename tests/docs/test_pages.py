@@ -45,9 +45,9 @@ def test_the_readmes_program_runs_as_printed(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    told = [line for line in session[1].splitlines() if not line.startswith("$ ")]
+    messages = [line for line in session[1].splitlines() if not line.startswith("$ ")]
     printed = done.stdout.replace(str(tmp_path), "")
-    for line in told:
+    for line in messages:
         assert re.sub(r"\(.*?\)", "()", alike(line)[0]) in [re.sub(r"\(.*?\)", "()", one) for one in alike(printed)], (
             f"the README says {line!r}, but this was printed:\n{printed}"
         )
@@ -65,10 +65,10 @@ def test_the_triggers_run_as_printed(postgres_url: str) -> None:
             connection.execute(block.encode())
         connection.execute("insert into orders values (1); insert into users values (2); update users set id = 3")
         connection.execute("set local role web; select enqueue_confirmation(4); reset role")
-        found = connection.execute("select task_identifier, payload from stowhand.jobs order by id").fetchall()
+        result = connection.execute("select task_identifier, payload from stowhand.jobs order by id").fetchall()
         connection.rollback()  # a role belongs to the whole server
     changed = {"schema": "public", "table": "users", "id": 2, "op": "INSERT"}
-    assert found == [
+    assert result == [
         ("confirm", {"order": 1}),
         ("user_changed", changed),
         ("user_changed", changed | {"id": 3, "op": "UPDATE"}),

@@ -122,10 +122,10 @@ def test_a_script_never_installs_the_schema(tmp_path: Path, postgres_url: str) -
 def test_the_quickstart_of_the_command_line_greets(tmp_path: Path, postgres_url: str) -> None:
     shutil.copytree(TWINS, tmp_path, dirs_exist_ok=True)
     (tmp_path / "crontab").unlink()  # a worker would read it
-    said = ran(["sh", "-c", "sh quickstart.sh 2>&1"], tmp_path, postgres_url)
-    assert "Worker connected and looking for jobs... (task names: 'hello', 'task_1', 'task_2')" in said
-    assert "INFO: Hello, Bobby Tables" in said
-    assert "Completed task 1 (hello) with success (" in said
+    output = ran(["sh", "-c", "sh quickstart.sh 2>&1"], tmp_path, postgres_url)
+    assert "Worker connected and looking for jobs... (task names: 'hello', 'task_1', 'task_2')" in output
+    assert "INFO: Hello, Bobby Tables" in output
+    assert "Completed task 1 (hello) with success (" in output
 
 
 def test_the_command_line_has_every_option_of_the_readme(tmp_path: Path) -> None:
@@ -144,20 +144,20 @@ def test_the_quickstart_of_the_library_greets_until_it_is_stopped(tmp_path: Path
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        said = []
+        lines = []
         for line in process.stderr:  # the deadline is the test's own
-            said.append(line)
+            lines.append(line)
             if "Completed" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        said += process.communicate(timeout=60)[1].splitlines()
+        lines += process.communicate(timeout=60)[1].splitlines()
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0, said
-    assert said[0] == "[core] INFO: Worker connected and looking for jobs... (task names: 'hello')\n"
-    assert said[1].endswith(": hello{1})] INFO: Hello, Bobby Tables\n")
-    assert "Completed task 1 (hello) with success (" in said[2]
+    assert process.returncode == 0, lines
+    assert lines[0] == "[core] INFO: Worker connected and looking for jobs... (task names: 'hello')\n"
+    assert lines[1].endswith(": hello{1})] INFO: Hello, Bobby Tables\n")
+    assert "Completed task 1 (hello) with success (" in lines[2]
 
 
 def test_every_event_of_the_readme_is_emitted(tmp_path: Path, postgres_url: str) -> None:
@@ -170,10 +170,10 @@ def test_the_tasks_of_the_folder_take_a_payload_with_or_without_helpers(tmp_path
     shutil.copytree(TWINS / "tasks", tmp_path / "tasks")
     for task in ("task_1", "task_2"):
         ran(["stowhand", "enqueue", task, '{"foo": "bar"}'], tmp_path, installed)
-    said = ran(["sh", "-c", "stowhand worker --once 2>&1"], tmp_path, installed, STOWHAND_DEBUG="1")
+    output = ran(["sh", "-c", "stowhand worker --once 2>&1"], tmp_path, installed, STOWHAND_DEBUG="1")
     assert (tmp_path / "task_1.txt").read_text() == "{'foo': 'bar'}\n"
-    assert 'DEBUG: Received {"foo": "bar"}' in said
-    assert said.count("with success") == 2
+    assert 'DEBUG: Received {"foo": "bar"}' in output
+    assert output.count("with success") == 2
 
 
 def test_jobs_are_scheduled_from_sql(installed: str) -> None:
@@ -230,16 +230,16 @@ def test_jobs_are_administered_in_sql(installed: str) -> None:
 
 
 def test_the_crontab_can_be_checked(tmp_path: Path, postgres_url: str) -> None:
-    said = ran(
+    lines = ran(
         ["stowhand", "cron", "check", str(TWINS / "crontab"), "--from", "2026-03-27T00:00:00Z"], tmp_path, postgres_url
     ).splitlines()
-    items = [line.partition(": ")[2] for line in said if not line.startswith(" ")]
+    items = [line.partition(": ")[2] for line in lines if not line.startswith(" ")]
     assert items == [
         "30 4 * * 1 send_weekly_email",
         '30 4 * * 1 send_weekly_email ?id=onboarding&fill=2d&max=10 {"onboarding":false}',
         "0 */4 * * * rollup",
     ]
-    assert said[1].split() == ["2026-03-30", "04:30:00Z", "Mon", "04:30", "UTC"]
+    assert lines[1].split() == ["2026-03-30", "04:30:00Z", "Mon", "04:30", "UTC"]
 
 
 def test_the_table_of_delays_is_the_backoff_of_a_worker(postgres_url: str) -> None:

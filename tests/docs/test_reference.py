@@ -37,12 +37,12 @@ def read(name: str) -> str:
 
 def rows(page: str) -> dict[str, list[str]]:
     """The lines of a page's tables, by the word in their first cell."""
-    found = {}
+    result = {}
     for line in page.splitlines():
         if line.startswith("| `"):
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-            found[cells[0].strip("`")] = cells
-    return found
+            result[cells[0].strip("`")] = cells
+    return result
 
 
 def test_the_page_of_settings_is_the_table_of_settings() -> None:
@@ -71,12 +71,12 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
 
 
 def test_the_tables_of_settings_are_made_of_the_options() -> None:
-    made = settings_page.made()
-    assert settings_page.MADE.findall(read("settings.md")) == [made], "run scripts/settings-page"
+    instance = settings_page.made()
+    assert settings_page.MADE.findall(read("settings.md")) == [instance], "run scripts/settings-page"
     for keyword in {*StoreKeywords.__annotations__, *WorkerKeywords.__annotations__} - {*CronSources.__annotations__}:
-        assert f"`{keyword}`" in made, keyword
+        assert f"`{keyword}`" in instance, keyword
     for option in RunnerOptions.__annotations__:
-        assert f"`{option}`" in f"{made}{read('runner.md')}", option
+        assert f"`{option}`" in f"{instance}{read('runner.md')}", option
 
 
 def test_the_page_of_commands_names_every_command_and_option() -> None:
@@ -85,10 +85,10 @@ def test_the_page_of_commands_names_every_command_and_option() -> None:
     for path, command in commands(root, "stowhand"):
         assert path in page, path
         group = path.split()[1]
-        said = "\n".join(part for part in sections if f"stowhand {group}" in part.partition("\n")[0])
+        output = "\n".join(part for part in sections if f"stowhand {group}" in part.partition("\n")[0])
         everywhere = {option for setting in SETTINGS.values() if setting.on == "store" for option in spellings(setting)}
         for option in options_of(command) - everywhere - HIDDEN:
-            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", said), f"{path} {option}"
+            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", output), f"{path} {option}"
 
 
 def spellings(setting: Option) -> set[str]:
@@ -99,12 +99,12 @@ def commands(command: click.Command, path: str) -> list[tuple[str, click.Command
     if not isinstance(command, click.Group):
         return [(path, command)]
     context = click.Context(command)
-    found = []
+    results = []
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
         assert inner is not None
-        found += commands(inner, f"{path} {name}")
-    return found
+        results += commands(inner, f"{path} {name}")
+    return results
 
 
 def options_of(command: click.Command) -> set[str]:

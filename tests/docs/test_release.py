@@ -36,13 +36,13 @@ def test_an_invalid_wheel_is_noticed(built: tuple[Path, Path], tmp_path: Path) -
                     name, whole.read(name).replace(b"\nLicense-Expression: MIT\n", b"\nLicense-Expression: ?\n")
                 )
         packed.writestr("stowhand/left_over.py", "")
-    found = faults(ROOT, wrong, sdist, "0.2.0")
-    assert [line.partition(":")[0] for line in found] == [
+    result = faults(ROOT, wrong, sdist, "0.2.0")
+    assert [line.partition(":")[0] for line in result] == [
         "metadata",
         "the wheel lacks stowhand/py.typed",
         "the wheel has stowhand/left_over.py, which is not committed",
     ]
-    assert "MIT" not in found[0]
+    assert "MIT" not in result[0]
 
 
 README = "[![A](docs/a.webp)](docs/index.md), [a page](docs/b.md#part), [a host](https://example.com/x), [above](#top)"

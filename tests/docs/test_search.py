@@ -62,10 +62,10 @@ def test_thirty_words_lead_to_their_pages_among_the_first_three_results(output: 
             return {word: await first_results(page, word) for word in WORDS}
 
     try:
-        found = chromium.run(searched())
+        result = chromium.run(searched())
     finally:
         chromium.close()
-    assert {word: pages for word, pages in found.items() if WORDS[word] not in pages} == {}
+    assert {word: pages for word, pages in result.items() if WORDS[word] not in pages} == {}
 
 
 async def first_results(page: Page, word: str) -> list[str]:

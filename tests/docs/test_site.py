@@ -46,8 +46,8 @@ def test_a_site_with_an_address_has_a_sitemap_and_previews(output: Path) -> None
 
 
 def test_every_written_page_can_be_searched(output: Path) -> None:
-    found = json.loads((output / "0.1" / "search.json").read_text())["items"]
-    named = {item["location"].partition("#")[0] for item in found}
+    result = json.loads((output / "0.1" / "search.json").read_text())["items"]
+    named = {item["location"].partition("#")[0] for item in result}
     assert {place.with_suffix(".html").as_posix() for place in WRITTEN} <= named
 
 

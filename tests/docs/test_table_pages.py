@@ -61,8 +61,8 @@ def test_the_page_of_tables_has_every_option_with_its_default() -> None:
     special = {"name": "-", "table_name": "-", "reset_failure_message": "below"}
     for name in TableOptions.__struct_fields__:
         default = getattr(usual, name)
-        said = special.get(name, f"{default:g}" if is_number(default) else f"`{default!r}`")
-        assert shown[name][1] == said, name
+        output = special.get(name, f"{default:g}" if is_number(default) else f"`{default!r}`")
+        assert shown[name][1] == output, name
     assert RESET_FAILURE_MESSAGE in read("table.md")
 
 
@@ -86,9 +86,9 @@ def test_the_page_of_tables_names_every_call(kind: type) -> None:
 def test_the_page_of_tables_has_every_metric() -> None:
     registry = CollectorRegistry()
     TableMetrics(registry)
-    made = {one.name + ("_total" if one.type == "counter" else "") for one in registry.collect()}
+    instance = {one.name + ("_total" if one.type == "counter" else "") for one in registry.collect()}
     shown = {name for name in re.findall(r"`(stowhand_\w+)`", read("table.md")) if name.startswith("stowhand_table")}
-    assert made == shown
+    assert instance == shown
 
 
 def test_the_page_of_tables_names_options_of_a_worker_that_exist() -> None:

@@ -38,12 +38,12 @@ FIRST = """
 def serving(words: list[str], folder: Path, url: str, **environ: str) -> Iterator[httpx.Client]:
     """``PORT`` in the words is a free one. The server answers, and ends without complaint."""
     port = free_port()
-    told = (folder / "server.log").open("w+")
+    message = (folder / "server.log").open("w+")
     process = subprocess.Popen(
         [sys.executable, "-m", *(word.replace("PORT", str(port)) for word in words)],
         cwd=folder,
         env=environment() | {"DATABASE_URL": url, "HOME": str(folder)} | environ,
-        stdout=told,
+        stdout=message,
         stderr=subprocess.STDOUT,
     )
     try:
@@ -53,11 +53,11 @@ def serving(words: list[str], folder: Path, url: str, **environ: str) -> Iterato
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
-        told.seek(0)
-        said = told.read()
-        told.close()
-        sys.stdout.write(said)
-    assert "Traceback" not in said
+        message.seek(0)
+        output = message.read()
+        message.close()
+        sys.stdout.write(output)
+    assert "Traceback" not in output
 
 
 def answers(client: httpx.Client) -> bool:
@@ -69,10 +69,10 @@ def answers(client: httpx.Client) -> bool:
 
 def until(holds: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE
-    while not (found := holds()):
+    while not (result := holds()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return found
+    return result
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.rare), "postgres"])
@@ -118,9 +118,9 @@ def in_a_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterat
 def test_the_fastapi_shop_works_with_health_and_dashboard(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with with_uvicorn(loaded("web", "fastapi_shop", url, monkeypatch).web) as client:
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
-        made = client.post("/orders", params={"item": "a lamp"}).json()
+        instance = client.post("/orders", params={"item": "a lamp"}).json()
         confirmed = {"item": "a lamp", "state": "confirmed"}
-        until(lambda: client.get(f"/orders/{made['order']}").json() == confirmed)
+        until(lambda: client.get(f"/orders/{instance['order']}").json() == confirmed)
         assert client.get("/healthz").json() == {"works": True}
         assert client.get("/jobs-admin/").status_code == 403
         sign_in(client)
@@ -142,8 +142,8 @@ def test_the_starlette_shop_works_with_health_and_dashboard(tmp_path: Path, monk
     with with_uvicorn(loaded("shop", "starlette_shop", url, monkeypatch).web) as client:
         assert client.post("/orders").status_code == 422
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
-        made = client.post("/orders", params={"item": "a lamp"}).json()
-        assert made["order"] == 1, "the order that was refused has left nothing"
+        instance = client.post("/orders", params={"item": "a lamp"}).json()
+        assert instance["order"] == 1, "the order that was refused has left nothing"
         confirmed = {"item": "a lamp", "state": "confirmed"}
         until(lambda: client.get("/orders/1").json() == confirmed)
         assert client.get("/jobs-admin/").status_code == 403
@@ -212,9 +212,9 @@ def test_gunicorn_workers_do_not_share_the_parents_connections(postgres_url: str
         ids = [job for jobs in processes.values() for job in jobs]
         assert len(set(ids)) == len(ids)
         for job in ids:
-            found = client.get(f"/jobs/{job}").json()
-            assert found["state"] == "queued"
-            assert found["process"] in processes
+            result = client.get(f"/jobs/{job}").json()
+            assert result["state"] == "queued"
+            assert result["process"] in processes
         observer.rollback()
         assert observer.execute(FIRST).fetchall() == [first], "a child has ended a session of its parent"
 

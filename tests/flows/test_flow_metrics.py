@@ -39,8 +39,8 @@ class Shop:
     def ended(self, queue: str) -> dict[str, float]:
         """How often, by outcome; without those that have not happened."""
         outcomes = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "lost")
-        found = {outcome: self("jobs_total", queue=queue, outcome=outcome) for outcome in outcomes}
-        return {outcome: number for outcome, number in found.items() if number}
+        result = {outcome: self("jobs_total", queue=queue, outcome=outcome) for outcome in outcomes}
+        return {outcome: number for outcome, number in result.items() if number}
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -70,12 +70,12 @@ def test_a_worker_is_ready_running_stopping_stopped_and_running_again(
 
 
 def test_progress_is_refused_in_redis_with_what_to_do_instead(run: Run, redis_url: str) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     async def step(job: FlowJob) -> None:
         with pytest.raises(ConfigurationError) as refused:
             job.ctx.progress(0.4)
-        said.append(str(refused.value))
+        lines.append(str(refused.value))
 
     async def story() -> None:
         flow = Flow("demo", redis_url, queues=[Queue("only")], events=Events())
@@ -83,8 +83,8 @@ def test_progress_is_refused_in_redis_with_what_to_do_instead(run: Run, redis_ur
         await flow.start_all()
         await through(flow, [await flow.create_job()], last="only")
         await flow.stop_all()
-        assert len(said) == 1
-        assert "a flow in Redis do not); remove the call, and write a line with ctx.log(…)" in said[0]
+        assert len(lines) == 1
+        assert "a flow in Redis do not); remove the call, and write a line with ctx.log(…)" in lines[0]
 
     run(story())
 

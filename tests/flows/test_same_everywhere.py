@@ -114,9 +114,9 @@ def test_a_flow_has_the_same_results_on_every_store(run: Run, place: str) -> Non
             await flow.start_all()
             while not await over(flow, [passed, failed]):  # noqa: ASYNC110 - asked of the store
                 await asyncio.sleep(0.02)
-            found = await flow.get_jobs_by_key("roles", "five", resolve_children=True)
-            assert [job["id"] for job in found] == [passed]
-            assert plain(found) == [PASSED | (ONLY_IN_REDIS if isinstance(flow.engine, RedisEngine) else {})]
+            result = await flow.get_jobs_by_key("roles", "five", resolve_children=True)
+            assert [job["id"] for job in result] == [passed]
+            assert plain(result) == [PASSED | (ONLY_IN_REDIS if isinstance(flow.engine, RedisEngine) else {})]
             assert plain(await flow.get_jobs_by_key("user", 2)) == [FAILED]
             assert await flow.get_jobs_by_key("user", 3) == []
             assert seen == [SEEN]

@@ -19,13 +19,13 @@ def shape(*queues: Queue, **details: Any) -> FlowShape:
 
 def test_a_flow_lists_each_parent_followed_by_its_children() -> None:
     kid, other = Queue("kid", max_retries=2), Queue("other")
-    made = shape(Queue("first", next_queue="second"), Queue("second", children=(kid, other)))
-    assert [queue.name for queue in made.all_queues()] == ["first", "second", "second:kid", "second:other"]
-    assert made.entry.name == "first"
-    queue = made.find_queue("second:kid")
+    instance = shape(Queue("first", next_queue="second"), Queue("second", children=(kid, other)))
+    assert [queue.name for queue in instance.all_queues()] == ["first", "second", "second:kid", "second:other"]
+    assert instance.entry.name == "first"
+    queue = instance.find_queue("second:kid")
     assert (queue.parent, queue.max_attempts, queue.allowed_resets) == ("second", 3, 5)
-    assert made.find_queue("second").is_parent
-    assert made.find_queue("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
+    assert instance.find_queue("second").is_parent
+    assert instance.find_queue("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
 
 
 def test_an_unknown_queue_is_refused_with_the_valid_ones() -> None:
@@ -35,15 +35,15 @@ def test_an_unknown_queue_is_refused_with_the_valid_ones() -> None:
 
 def test_where_a_job_goes_may_depend_on_its_flow() -> None:
     shared = Queue("send", next_queue={"demo": "after", "else": "x"}, priority_change={"demo": 1})
-    made = shape(shared, Queue("after"), layout="priority")
-    queue = made.find_queue("send")
+    instance = shape(shared, Queue("after"), layout="priority")
+    queue = instance.find_queue("send")
     assert (queue.declared.next_for("demo"), queue.declared.next_for("else"), queue.declared.next_for("none")) == (
         "after",
         "x",
         None,
     )
     assert (queue.declared.change_for("demo"), queue.declared.change_for("none")) == (1, 0)
-    assert made.layout is Layout.PRIORITY
+    assert instance.layout is Layout.PRIORITY
 
 
 def test_durations_may_be_timedeltas() -> None:

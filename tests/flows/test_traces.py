@@ -30,9 +30,9 @@ async def pass_through(flow: Flow, functions: dict[str, Function], *jobs: dict[s
         flow.create_workers(queue, function, wait_timeout=WAIT)
 
     async def ended() -> bool:
-        found = await flow.get_jobs(ids)
+        result = await flow.get_jobs(ids)
         last = flow.shape.queues[-1].name
-        return all(job is not None and (job.get("completed-queue") == last or "failed" in job) for job in found)
+        return all(job is not None and (job.get("completed-queue") == last or "failed" in job) for job in result)
 
     async with flow:
         ids = [await flow.create_job(job, correlation_id="order 7") for job in jobs]
@@ -104,7 +104,7 @@ def test_in_redis_it_is_a_harmless_field_that_a_program_may_set(run: Run, redis_
 
     async def go() -> None:
         plain = Flow("demo", redis_url, STEPS, events=Events())
-        ids = [await plain.create_job({"traceparent": given}) for given in (OURS, 7, "zz")]
+        ids = [await plain.create_job({"traceparent": value}) for value in (OURS, 7, "zz")]
         (kept,) = await plain.get_jobs(ids[:1])
         assert kept is not None
         assert kept["traceparent"] == OURS
@@ -113,15 +113,15 @@ def test_in_redis_it_is_a_harmless_field_that_a_program_may_set(run: Run, redis_
         await plain.close()
         traced = Flow("demo", redis_url, STEPS, events=Events(), traces=spans.traces())
         (last,) = await pass_through(traced, {"first": step, "second": step}, {})
-        found = [job for job in await traced.get_jobs([*ids, last]) if job is not None]
-        assert [job.get("completed-queue") for job in found] == ["second"] * 4
-        assert {job["traceparent"] for job in found} == {traceparent_of(span) for span in named(spans, "first")}
+        rows = [job for job in await traced.get_jobs([*ids, last]) if job is not None]
+        assert [job.get("completed-queue") for job in rows] == ["second"] * 4
+        assert {job["traceparent"] for job in rows} == {traceparent_of(span) for span in named(spans, "first")}
         await traced.close()
 
     run(go())
     links = [links_of(span) for span in named(spans, "first")]
-    given = (int("a" * 32, 16), int("b" * 16, 16))
-    assert sorted(links) == sorted([[], [], [given], [ids_of(named(spans, "first", "enqueue")[0])]])
+    value = (int("a" * 32, 16), int("b" * 16, 16))
+    assert sorted(links) == sorted([[], [], [value], [ids_of(named(spans, "first", "enqueue")[0])]])
 
 
 def test_with_traces_of_attempts_only_jobs_are_unchanged(run: Run, redis_url: str, spans: Spans) -> None:

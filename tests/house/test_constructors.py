@@ -18,14 +18,14 @@ WRITTEN = {"self._state.executing"}
 
 
 def test_no_attribute_is_assigned_onto_a_part_of_a_worker() -> None:
-    found = [
+    rows = [
         f"{source.name}:{target.lineno} {ast.unparse(target)}"
         for source in package_sources()
         if source.name.startswith("worker/")
         for target in _assigned(source)
         if not _is_own(target) and ast.unparse(target) not in WRITTEN
     ]
-    assert not found, "\n".join(found)
+    assert not rows, "\n".join(rows)
 
 
 def _is_own(target: ast.Attribute) -> bool:

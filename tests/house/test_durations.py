@@ -178,18 +178,18 @@ def _takes_all(annotation: str) -> bool:
 
 
 def _called() -> list[tuple[str, Callable[..., Any]]]:
-    found: list[tuple[str, Callable[..., Any]]] = []
+    rows: list[tuple[str, Callable[..., Any]]] = []
     for room in ROOMS:
         module = importlib.import_module(room)
         for name in getattr(module, "__all__", None) or [key for key in vars(module) if not key.startswith("_")]:
-            given = getattr(module, name)
-            if not str(getattr(given, "__module__", "")).startswith("stowhand."):
+            value = getattr(module, name)
+            if not str(getattr(value, "__module__", "")).startswith("stowhand."):
                 continue
-            found.append((name, given))
-            if inspect.isclass(given):
-                members = inspect.getmembers(given, callable)
-                found += [(f"{name}.{key}", member) for key, member in members if not key.startswith("_")]
-    return [(label, called) for label, called in found if _has_signature(called)]
+            rows.append((name, value))
+            if inspect.isclass(value):
+                members = inspect.getmembers(value, callable)
+                rows += [(f"{name}.{key}", member) for key, member in members if not key.startswith("_")]
+    return [(label, called) for label, called in rows if _has_signature(called)]
 
 
 def _has_signature(called: Callable[..., Any]) -> bool:

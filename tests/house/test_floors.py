@@ -52,17 +52,17 @@ STRANGERS = {
 
 
 def test_drivers_are_imported_only_by_their_rooms() -> None:
-    found = [
+    rows = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
         for module, line in source.imports
         if (rooms := DRIVERS.get(module)) and not any(_is_in(source, room) for room in rooms)
     ]
-    assert not found, "\n".join(found)
+    assert not rows, "\n".join(rows)
 
 
 def test_rooms_import_only_from_rooms_below_them() -> None:
-    found = [
+    rows = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
         for room, strangers in STRANGERS.items()
@@ -70,13 +70,13 @@ def test_rooms_import_only_from_rooms_below_them() -> None:
         for module, line in source.imports
         if any(module == stranger or module.startswith(f"{stranger}.") for stranger in strangers)
     ]
-    assert not found, "\n".join(found)
+    assert not rows, "\n".join(rows)
 
 
 def test_no_room_imports_the_public_modules() -> None:
     """`from stowhand import X` inside the package would tie every room to every other. The top floor may."""
     rooms = {source.name.split("/")[0].removesuffix(".py") for source in package_sources()}
-    found = [
+    rows = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
         for module, line in source.imports
@@ -84,7 +84,7 @@ def test_no_room_imports_the_public_modules() -> None:
         if not _is_in(source, "cli")
         if module.removeprefix("stowhand.") not in rooms
     ]
-    assert not found, f"import from the room that defines the name: {found}"
+    assert not rows, f"import from the room that defines the name: {rows}"
 
 
 def _is_in(source: Source, room: str) -> bool:

@@ -59,13 +59,13 @@ def test_the_lock_holds_what_installs_the_project(lock: str) -> None:
 
 
 def test_no_file_names_a_registry_or_this_machine() -> None:
-    found = [
+    rows = [
         f"{path.relative_to(ROOT)}:{number}: {match[0]}"
         for path in _files()
         for number, line in enumerate(_text(path).splitlines(), start=1)
         if (match := PLACES.search(line))
     ]
-    assert not found, "\n".join(found)
+    assert not rows, "\n".join(rows)
 
 
 def test_the_search_finds_what_it_looks_for() -> None:

@@ -12,11 +12,11 @@ ROOM = "observe"
 
 
 def test_only_observe_imports_logging() -> None:
-    found = [
+    rows = [
         f"{source.name}:{line}"
         for source in package_sources()
         if not (source.name.startswith(f"{ROOM}/") or source.name == f"{ROOM}.py")
         for module, line in source.imports
         if module.split(".")[0] == "logging"
     ]
-    assert not found, f"emit an event instead of logging: {sorted(set(found))}"
+    assert not rows, f"emit an event instead of logging: {sorted(set(rows))}"

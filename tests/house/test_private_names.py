@@ -40,13 +40,13 @@ LISTED = AIOSQLITE | SQLALCHEMY | REDIS_POOL | REDIS_NODE | REDIS_CONNECTION | S
 def test_private_names_of_libraries_are_listed() -> None:
     trees = [(source.name, source.tree) for source in package_sources()]
     own = {name for _, tree in trees for name in _defined(tree)}
-    found = {
+    result = {
         (node.attr, name)
         for name, tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own
     }
-    assert [f"{where}: {name}" for name, where in sorted(found) if name not in LISTED] == []
+    assert [f"{where}: {name}" for name, where in sorted(result) if name not in LISTED] == []
 
 
 def test_the_listed_names_are_there() -> None:

@@ -139,14 +139,14 @@ def test_a_handler_and_a_task_have_the_same_members() -> None:
 
 
 def test_every_call_of_a_store_has_a_synchronous_one() -> None:
-    asked = {
+    request = {
         name
         for part in (Inspector, Administrator, Operator, Producer, Timetable, Schema)
         for name, method in vars(part).items()
         if inspect.iscoroutinefunction(method)
     }
     by_themselves = {"register", "report", "schedule", "plan", "uninstall", "foreign_changes", "find_damage"}
-    assert asked - by_themselves <= set(vars(Sync))
+    assert request - by_themselves <= set(vars(Sync))
 
 
 def test_an_app_has_these_members_and_no_others() -> None:

@@ -96,8 +96,8 @@ def test_a_database_is_lent_again_as_it_was_made(postgres_server: Databases) -> 
         left_open.close()
         with postgres_server.lend(setup) as second, psycopg.connect(second) as connection:
             assert (first == second) is again, change
-            found = connection.execute("select id, (select count(*) from child) from known").fetchall()
-            assert found == [(1, 0)]
+            result = connection.execute("select id, (select count(*) from child) from known").fetchall()
+            assert result == [(1, 0)]
             assert connection.execute("insert into child default values returning id").fetchone() == (1,)
 
 

@@ -25,14 +25,14 @@ FORBIDDEN_CALLS = {
 
 
 def test_time_and_random_numbers_come_from_the_clock() -> None:
-    found = [
+    rows = [
         f"{source.name}:{call.lineno} calls {name}"
         for source in package_sources()
         if not _allowed(source)
         for name, call in source.calls()
         if _is_forbidden(name, call)
     ]
-    assert not found, "go through clock.py, or be given a generator:\n" + "\n".join(found)
+    assert not rows, "go through clock.py, or be given a generator:\n" + "\n".join(rows)
 
 
 @pytest.mark.parametrize(

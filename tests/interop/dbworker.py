@@ -73,17 +73,17 @@ class Theirs:
 
     def dequeue(self) -> int | None:
         """The next record, now processing under its host's name."""
-        found = self.sql(CANDIDATES, {"now": self._now(), "host": self._host, "retry": self._retry})
-        return found[0]["id"] if found else None
+        result = self.sql(CANDIDATES, {"now": self._now(), "host": self._host, "retry": self._retry})
+        return result[0]["id"] if result else None
 
     def heartbeat(self, ids: Sequence[int]) -> tuple[set[int], set[int]]:
         """Those that it still knows as running, and of them those that are to be canceled."""
-        found = self.sql(
+        rows = self.sql(
             f"update jobs set last_heartbeat_at = %s where id = any(%s) and state = 'processing'"
             f" returning id, {self._cancel} as cancel",
             (self._now(), list(ids)),
         )
-        return {row["id"] for row in found}, {row["id"] for row in found if row["cancel"]}
+        return {row["id"] for row in rows}, {row["id"] for row in rows if row["cancel"]}
 
     def complete(self, job_id: int) -> bool:
         """Whoever holds it."""

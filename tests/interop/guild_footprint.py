@@ -42,8 +42,8 @@ def look(client: redis.Redis, jobs: Mapping[str, str], since: float) -> dict[str
     names = {job_id: f"<{name}>" for name, job_id in jobs.items()} | _children(client)
 
     def named(text: str) -> str:
-        for found, name in names.items():
-            text = text.replace(found, name)
+        for result, name in names.items():
+            text = text.replace(result, name)
         return re.sub("settled:[0-9a-f]{40}", "settled:<call>", text)
 
     left: dict[str, Left] = {}
@@ -51,11 +51,11 @@ def look(client: redis.Redis, jobs: Mapping[str, str], since: float) -> dict[str
         if NOT_COMPARED.fullmatch(key):
             continue
         kind, life = str(client.type(key)), int(client.ttl(key))
-        found = _read(client, key, kind)
-        if isinstance(found, dict):
-            left |= {f"{named(key)}.{name}": Left("field", named(text)) for name, text in found.items()}
-            found = ""
-        value = [named(each) for each in found] if isinstance(found, list) else found
+        result = _read(client, key, kind)
+        if isinstance(result, dict):
+            left |= {f"{named(key)}.{name}": Left("field", named(text)) for name, text in result.items()}
+            result = ""
+        value = [named(each) for each in result] if isinstance(result, list) else result
         left[named(key)] = Left(kind, value, life, stopwatch() - since)
     return left
 

@@ -93,22 +93,22 @@ def environment(folder: Path) -> dict[str, str]:
 @cache
 def node(least: tuple[int, int]) -> Path:
     """The machine's if it is at least of that version."""
-    found = shutil.which("node")
-    if found is not None and _version(found) >= least:
-        return Path(found)
+    result = shutil.which("node")
+    if result is not None and _version(result) >= least:
+        return Path(result)
     return WHEEL / "bin" / "node"
 
 
 def _npm() -> list[str]:
-    found = shutil.which("npm")
-    if found is not None:
-        return [found]
+    result = shutil.which("npm")
+    if result is not None:
+        return [result]
     return [str(WHEEL / "bin" / "node"), str(WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def _version(program: str) -> tuple[int, int]:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    major, minor, _ = said.strip().removeprefix("v").split(".")
+    message = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    major, minor, _ = message.strip().removeprefix("v").split(".")
     return (int(major), int(minor))
 
 

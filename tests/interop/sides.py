@@ -70,10 +70,10 @@ class _Sql:
         text = re.sub(r"id\((\d+)\)", lambda place: str(self._id(int(place[1]))), text)
         try:
             cursor = self._connection.execute(text.encode())
-            found = cursor.fetchall() if cursor.description else []
+            result = cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             return error.sqlstate
-        jobs = [row for row in found if row.get("id") is not None]
+        jobs = [row for row in result if row.get("id") is not None]
         return sorted((row["key"] or "", json.dumps(row.get("payload")), row["max_attempts"]) for row in jobs)
 
     def rows(self) -> list[Row]:
@@ -108,10 +108,10 @@ class Theirs(_Sql):
         self._update("locked_by = 'worker', locked_at = now(), attempts = attempts + 1", task, "locked_at is null")
 
     def fail(self, task: str, error: str) -> None:
-        given = error.replace("'", "")
+        value = error.replace("'", "")
         wait = "run_at = greatest(now(), run_at) + exp(least(attempts, 10)) * interval '1 second'"
         self._update(
-            f"last_error = '{given}', {wait}, locked_by = null, locked_at = null", task, "locked_at is not null"
+            f"last_error = '{value}', {wait}, locked_by = null, locked_at = null", task, "locked_at is not null"
         )
 
     def _update(self, what: str, task: str, which: str) -> None:

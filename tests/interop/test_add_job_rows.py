@@ -125,17 +125,17 @@ def sides(both: str, original: Original) -> Iterator[tuple[Theirs, Ours]]:
 
 def test_the_same_script_leaves_the_same_rows(sides: tuple[Theirs, Ours], original: Original) -> None:
     theirs, ours = sides
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     known: set[str] = set()
     for name, step in STEPS.items():
-        said = tuple(_take(side, step) for side in sides)
+        output = tuple(_take(side, step) for side in sides)
         differing = _differing(theirs.rows(), ours.rows())
-        if said[0] != said[1]:
-            differing.add(f"answer {said[0]} {said[1]}")
+        if output[0] != output[1]:
+            differing.add(f"answer {output[0]} {output[1]}")
         if differing - known:
-            found[name] = differing - known
+            result[name] = differing - known
         known = differing
-    assert found == DIFFERENCES[original.version]
+    assert result == DIFFERENCES[original.version]
 
 
 def _take(side: Side, step: str) -> object:

@@ -77,9 +77,9 @@ def _theirs(url: str, shape: str) -> Iterator[Theirs]:
 @asynccontextmanager
 async def ours(url: str, ahead: timedelta = timedelta(0), **options: Any) -> AsyncIterator[Ours]:
     """``ahead``: by its database's clock it is that much later."""
-    given: dict[str, Any] = {"name": "jobs", "table_name": "jobs", "stalled_max_age": 30.0, "max_num_retries": 2}
+    values: dict[str, Any] = {"name": "jobs", "table_name": "jobs", "stalled_max_age": 30.0, "max_num_retries": 2}
     pinned = None if not ahead else lambda: datetime.now(UTC) + ahead
-    async with TableStore(url, TableOptions(**given | {"retry_after": 60.0} | options), _pinned=pinned) as store:
+    async with TableStore(url, TableOptions(**values | {"retry_after": 60.0} | options), _pinned=pinned) as store:
         heartbeats = store.heartbeats()
         try:
             yield Ours(store, heartbeats)
@@ -270,8 +270,8 @@ def test_each_reads_the_others_logs(run: Run, database: str, theirs: Theirs) -> 
             }
             assert theirs.dequeue() == 2
             theirs.add_log(2, {**ours_there, "key": "step.1", "durationMs": 12})
-            found = (await side.store.logs(2) or [])[0]
-            assert (found.key, found.duration_ms, found.start_time) == ("step.1", 12, started)
+            result = (await side.store.logs(2) or [])[0]
+            assert (result.key, result.duration_ms, result.start_time) == ("step.1", 12, started)
 
     run(go())
 

@@ -114,8 +114,8 @@ def test_every_job_passes_every_queue_once(
                     await side.work(step.name, step)
             await asyncio.gather(theirs.start(), ours.start())
             jobs = [_job(n) for n in range(1, JOBS + 1)]
-            made = await asyncio.gather(theirs.create(jobs[::2]), ours.create(jobs[1::2]))
-            ids = [job_id for pair in zip(*made, strict=True) for job_id in pair]
+            job = await asyncio.gather(theirs.create(jobs[::2]), ours.create(jobs[1::2]))
+            ids = [job_id for pair in zip(*job, strict=True) for job_id in pair]
             failed = ids[FAILS - 1 :: FAILS]
             passed = {*ids} - {*failed}
             await until(lambda: len(_ledger(client, "third")) >= len(passed) and not _queued(client))
@@ -135,10 +135,10 @@ def test_every_job_passes_every_queue_once(
 
 async def _is_found_equally(theirs: Side, ours: Side, failed: Sequence[str]) -> None:
     for key, value, count in (("userId", 3, 50), ("roleIds", 2, 67), ("roleIds", "r", JOBS)):
-        found = await ours.find(key, value)
-        assert len(found) == count
-        assert found == await theirs.find(key, value)
-        for job in found:
+        result = await ours.find(key, value)
+        assert len(result) == count
+        assert result == await theirs.find(key, value)
+        for job in result:
             ended = _ended(job)
             assert ("failed" in ended) == (job["id"] in failed)
             assert job == job | ended
@@ -147,13 +147,13 @@ async def _is_found_equally(theirs: Side, ours: Side, failed: Sequence[str]) -> 
 def _ended(job: Found) -> Found:
     n = job["saw-first"]["n"]
     saw = {"id": job["id"], "n": n}
-    made = {"correlationId": CORRELATION, "text": 'an "ü"', "flag": False, "roleIds": [n % 3, "r"]}
+    instance = {"correlationId": CORRELATION, "text": 'an "ü"', "flag": False, "roleIds": [n % 3, "r"]}
     first = {"first-text": 'ä "b" \\ \n', "saw-first": {**saw, "userId": n % 4, "missing": None}}
     if n % FAILS == 0:
         message = {"done": True, "failed": True, "failedQueue": "second", "failedErrorMsg": STEPS[1].message}
-        return made | first | message | {"completed-queue": "first"}
+        return instance | first | message | {"completed-queue": "first"}
     third = {"done": True, "saw-third": {**saw, "text": 'an "ü"', "second-text": ""}, "completed-queue": "third"}
-    return made | first | {"second-text": "", "list": [1, 2.5, None, {"a": False}]} | third
+    return instance | first | {"second-text": "", "list": [1, 2.5, None, {"a": False}]} | third
 
 
 def test_a_deletion_by_either_is_visible_to_the_other(run: Run, redis_url: str) -> None:
@@ -217,16 +217,16 @@ def test_a_parent_and_its_children_are_served_by_two_programs(
             await children.child("fan", "other", OTHER)
             await children.work("leave", Step("leave", {"done": True}, saw="saw"))
             await asyncio.gather(theirs.start(), ours.start())
-            made = [*await theirs.create([{"userId": 7, "n": 1}]), *await ours.create([{"userId": 7, "n": 2}])]
+            jobs = [*await theirs.create([{"userId": 7, "n": 1}]), *await ours.create([{"userId": 7, "n": 2}])]
             await until(lambda: len(_ledger(client, "kid")) == 6 and len(_ledger(client, "other")) == 2)
             if parents_are == "ours":
                 await until(lambda: not client.exists(*(f"queue:fan:{kid}:processing" for kid in ("kid", "other"))))
-                client.zadd("queue:fan:parked", dict.fromkeys(made, 0))  # so that nobody waits for the next count
+                client.zadd("queue:fan:parked", dict.fromkeys(jobs, 0))  # so that nobody waits for the next count
                 await ours.flow.monitor.sweep()
             await until(lambda: len(_ledger(client, "leave")) == 2 and not _queued(client))
-            found = await ours.find("userId", 7, resolve=True)
-            assert _bare(found) == await theirs.find("userId", 7, resolve=True)
-            for job in found:
+            result = await ours.find("userId", 7, resolve=True)
+            assert _bare(result) == await theirs.find("userId", 7, resolve=True)
+            for job in result:
                 _fanned_out(job)
 
     with redis_server.client() as client:

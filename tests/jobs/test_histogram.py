@@ -36,7 +36,7 @@ def test_the_last_bucket_counts_as_its_minimum() -> None:
 def test_a_quantile_is_right_to_within_a_bucket(share: float) -> None:
     draw = random.Random(share)
     seconds = sorted(draw.lognormvariate(-3, 2) for _ in range(5000))
-    found = quantile(Counter(map(bucket_of, seconds)), share)
-    assert found is not None
+    result = quantile(Counter(map(bucket_of, seconds)), share)
+    assert result is not None
     truth = seconds[max(int(share * len(seconds)) - 1, 0)]
-    assert truth / 2**0.5 <= found <= truth * 2**0.5
+    assert truth / 2**0.5 <= result <= truth * 2**0.5

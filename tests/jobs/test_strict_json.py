@@ -142,8 +142,8 @@ def test_a_stored_text_that_no_worker_can_read_says_why(text: str, complaint: st
     ids=lambda given: ascii(given)[:30],
 )
 def test_what_only_looks_suspicious_is_accepted(text: str, value: Any) -> None:
-    found = strict_json.decode(text)
-    assert value is None or found == value
+    result = strict_json.decode(text)
+    assert value is None or result == value
 
 
 def test_depth_is_counted_alike_in_both_directions() -> None:

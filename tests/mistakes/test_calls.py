@@ -313,9 +313,9 @@ async def test_states_may_be_texts(states: Any) -> None:
     async with shop.app as app:
         job = await shop.send.enqueue("a")
         await (await app.open()).admin.permanently_fail_jobs([job.id])
-        found = await app.search(Search(states=states))
+        result = await app.search(Search(states=states))
         listed = await app.list(JobFilter(states=states))
-    assert [one.id for one in found.jobs] == [one.id for one in listed] == [job.id]
+    assert [one.id for one in result.jobs] == [one.id for one in listed] == [job.id]
 
 
 @pytest.mark.parametrize("mistake", SEARCHES)

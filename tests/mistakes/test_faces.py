@@ -26,8 +26,8 @@ def plain(to: str) -> None: ...
 
 def in_a_loop(call: Callable[[], Any]) -> Callable[[], object]:
     async def main() -> object:
-        made = call()
-        return await made if asyncio.iscoroutine(made) else made
+        instance = call()
+        return await instance if asyncio.iscoroutine(instance) else instance
 
     return lambda: asyncio.run(main())
 

@@ -27,9 +27,9 @@ TIMES = "did you mean 'delay' or 'run_at'?"
 
 
 def app() -> Any:
-    made = App("memory://")
-    made.task(name="send")(lambda to: None)
-    return made
+    instance = App("memory://")
+    instance.task(name="send")(lambda to: None)
+    return instance
 
 
 def declare(**options: Any) -> Callable[[], object]:

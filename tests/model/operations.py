@@ -250,9 +250,9 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             assert twin.store.results is not None
-            found = await twin.store.results.ask([twin.ids[ordinal] for ordinal in ordinals])
+            result = await twin.store.results.ask([twin.ids[ordinal] for ordinal in ordinals])
             seen = ("state", "attempts", "resets", "last_error", "revision", "replaced")
-            stand = [(twin.ordinals[one.job_id], *(getattr(one, name) for name in seen)) for one in found]
+            stand = [(twin.ordinals[one.job_id], *(getattr(one, name) for name in seen)) for one in result]
             return lambda: sorted(stand, key=lambda one: one[0])
 
         return f"wait {ordinals}", do
@@ -291,12 +291,12 @@ class Operations:
         slack = self._random.choice([0.0, 5.0])
 
         async def do(twin: Twin) -> Callable[[], object]:
-            found = (
+            result = (
                 await twin.heartbeats.reset_stalled(slack)
                 if worker is None
                 else await twin.heartbeats.reset_worker(worker)
             )
-            return resets(twin, found)
+            return resets(twin, result)
 
         return f"sweep worker={worker} slack={slack}", do
 
@@ -327,13 +327,13 @@ class Operations:
             queue=choose([None, None, "default", "mail"]),
         )
         name = choose(["complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "reschedule_jobs"])
-        given: tuple[Any, ...] = {"reschedule_jobs": (to,), "permanently_fail_jobs": ("by hand",)}.get(name, ())
+        options: tuple[Any, ...] = {"reschedule_jobs": (to,), "permanently_fail_jobs": ("by hand",)}.get(name, ())
 
         async def do(twin: Twin) -> Callable[[], object]:
-            changed = await getattr(twin.store.admin, name)([twin.ids[ordinal] for ordinal in ordinals], *given)
+            changed = await getattr(twin.store.admin, name)([twin.ids[ordinal] for ordinal in ordinals], *options)
             return told(twin, changed)
 
-        return f"{name} {ordinals} {given}", do
+        return f"{name} {ordinals} {options}", do
 
     def force_unlock(self) -> tuple[str, Doing]:
         workers = self._random.sample(WORKERS, self._random.randint(1, 2))
@@ -394,8 +394,8 @@ class Operations:
         async def do(twin: Twin) -> Callable[[], object]:
             if twin.model is not None:
                 return lambda: NO_ANSWER
-            found = await twin.store.inspect.explain(twin.ids[ordinal]) if twin.ids else None
-            return lambda: None if found is None else [reason.code for reason in found.reasons]
+            result = await twin.store.inspect.explain(twin.ids[ordinal]) if twin.ids else None
+            return lambda: None if result is None else [reason.code for reason in result.reasons]
 
         return f"explain {ordinal}", do
 

@@ -100,12 +100,12 @@ async def live(places: list[Place], seed: int, *, chains: bool = False) -> None:
     clock = FakeClock()
     options = StoreOptions(pinned=clock.now)
     operations = Operations(seed, clock, chains=chains)
-    told: deque[str] = deque(maxlen=40)
+    message: deque[str] = deque(maxlen=40)
     async with AsyncExitStack() as stack:
         twins = [await open_twin(place, options, stack) for place in places]
         for step in range(STEPS):
             words, do = operations.draw()
-            told.append(f"{step}: {words}")
+            message.append(f"{step}: {words}")
             answers: list[object] = []
             images: list[Rows] = []
             for place, twin in zip(places, twins, strict=True):
@@ -113,7 +113,7 @@ async def live(places: list[Place], seed: int, *, chains: bool = False) -> None:
                 images.append(await look(place, twin))
                 answers.append(tell())
             operations.born = len(twins[0].ids)
-            life = f"seed {seed}\n" + "\n".join(told)
+            life = f"seed {seed}\n" + "\n".join(message)
             expected = next((answer for answer in answers if answer != NO_ANSWER), NO_ANSWER)
             for twin, answer, image in zip(twins[1:], answers[1:], images[1:], strict=True):
                 assert answer == expected, f"{twin.name} answers otherwise than {twins[0].name}\n{life}"

@@ -139,9 +139,9 @@ class Lifecycle(RuleBasedStateMachine):
         max_attempts=st.sampled_from([None, 2, 25]),
     )
     def administer(self, job: int, call: str, attempts: int | None, max_attempts: int | None) -> None:
-        given = (Reschedule(attempts=attempts, max_attempts=max_attempts),) if call == "reschedule_jobs" else ()
+        value = (Reschedule(attempts=attempts, max_attempts=max_attempts),) if call == "reschedule_jobs" else ()
         live = {row.id: row for row in self.store.rows() if row.lease_until and row.lease_until >= self.time.now()}
-        changed = {one.id for one in do(getattr(self.store.admin, call)([job], *given))}
+        changed = {one.id for one in do(getattr(self.store.admin, call)([job], *value))}
         assert changed <= {job} - live.keys(), "I4: a live lease is skipped"
         assert {row.id: row for row in self.store.rows() if row.id in live} == live, "I4: a live lease is untouched"
         assert all(row.token is None for row in self.store.rows() if row.id in changed), "I4: its holder is fenced out"

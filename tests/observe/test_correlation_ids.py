@@ -39,8 +39,8 @@ def json_of(write: Callable[[], object]) -> dict[str, Any]:
     stream = io.StringIO()
     configure_logging("info", "json", stream)
     write()
-    found: dict[str, Any] = json.loads(stream.getvalue())
-    return found
+    result: dict[str, Any] = json.loads(stream.getvalue())
+    return result
 
 
 def test_a_text_line_ends_with_the_correlation_id() -> None:

@@ -57,8 +57,8 @@ def test_an_attempt_is_its_own_trace_linked_to_the_enqueue_span(run: Run, spans:
     sent = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send", "stowhand.task": "send"}
     done = {"messaging.operation.name": "run", "messaging.operation.type": "process", "stowhand.task": "send"}
     assert facts_of(enqueued) == message | sent
-    told = {"stowhand.attempt": 1, "stowhand.outcome": "ok", "stowhand.worker": "w"}
-    assert facts_of(ran) == message | done | told
+    report = {"stowhand.attempt": 1, "stowhand.outcome": "ok", "stowhand.worker": "w"}
+    assert facts_of(ran) == message | done | report
     assert ran.status.status_code is StatusCode.UNSET
 
 
@@ -91,11 +91,11 @@ def test_each_attempt_is_a_span_with_its_error_without_passwords(run: Run, spans
         assert facts_of(span)["error.type"] == "KeyError"
         (event,) = span.events
         assert event.name == "exception"
-        told = dict(event.attributes or {})
-        assert told["exception.type"] == "KeyError"
-        assert "in fetch" in str(told["exception.stacktrace"])
-        assert "secret" not in f"{told}{span.status.description}"
-        assert "\x00" not in f"{told}"
+        message = dict(event.attributes or {})
+        assert message["exception.type"] == "KeyError"
+        assert "in fetch" in str(message["exception.stacktrace"])
+        assert "secret" not in f"{message}{span.status.description}"
+        assert "\x00" not in f"{message}"
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -175,8 +175,8 @@ def test_a_context_set_in_sql_is_used(run: Run, spans: Spans, app: App) -> None:
     @app.task
     async def send() -> None: ...
 
-    given = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-    run(work(app, NewJob(task="send", flags=(f"traceparent={given}",))))
+    value = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    run(work(app, NewJob(task="send", flags=(f"traceparent={value}",))))
     assert links_of(spans.one("run send")) == [(int("a" * 32, 16), int("b" * 16, 16))]
 
 

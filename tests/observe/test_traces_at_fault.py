@@ -165,16 +165,16 @@ def test_an_error_at_the_end_of_a_span_is_logged_once(
     jobs = [send.new_job() for _ in range(3)]
     spans.provider.add_span_processor(Broken())
     run(work(app, *jobs))
-    told = [record.message for record in caplog.records if "BufferError" in record.message]
-    assert (len(told), "Tracing failed" in told[0]) == (1, True), told
+    messages = [record.message for record in caplog.records if "BufferError" in record.message]
+    assert (len(messages), "Tracing failed" in messages[0]) == (1, True), messages
 
 
 def test_listeners_of_a_traced_store_are_notified(spans: Spans) -> None:
     store = MemoryStore()
-    told: list[str] = []
-    spans.traces().store(store).notices.on_listening(lambda state, error, connection: told.append(state))
+    messages: list[str] = []
+    spans.traces().store(store).notices.on_listening(lambda state, error, connection: messages.append(state))
     store.notices.listening("success", None, None)
-    assert told == ["success"]
+    assert messages == ["success"]
 
 
 def test_a_traced_store_encloses_attempts_like_its_store(spans: Spans) -> None:

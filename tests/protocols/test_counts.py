@@ -66,9 +66,9 @@ def test_an_incomplete_part_has_no_exact_name() -> None:
     tallies.add("t", "processing", 3)
     tallies.add("u", "waiting", 2)
     tallies.cut("processing")
-    found = {one.name: (one.processing, one.queued) for one in tallies.live()}
+    result = {one.name: (one.processing, one.queued) for one in tallies.live()}
     none = BoundedCount(0, is_lower_bound=True)
-    assert found == {
+    assert result == {
         "t": (BoundedCount(3, is_lower_bound=True), BoundedCount(0)),
         "u": (none, BoundedCount(2)),
         None: (none, BoundedCount(0)),

@@ -93,9 +93,9 @@ def test_an_app_takes_a_store_that_is_lent() -> None:
 
 
 def test_why_a_part_is_absent_does_not_change() -> None:
-    given = {"flows": "none here"}
-    declared = Capabilities(absent=given)
-    given.clear()
+    options = {"flows": "none here"}
+    declared = Capabilities(absent=options)
+    options.clear()
     assert declared.absent == {"flows": "none here"}
     with pytest.raises(TypeError):
         declared.absent["jobs"] = "no"  # type: ignore[index]

@@ -60,9 +60,9 @@ async def test_an_error_during_the_stop_is_reported_and_raised(
     quick = partial(Host, timings=Timings(final_timeout=0.05))  # what it could not record is waited for
     monkeypatch.setattr("stowhand.worker.worker.Host", quick)
     begun, may_end = asyncio.Event(), asyncio.Event()
-    told: list[str] = []
+    notices: list[str] = []
     events = WorkerEvents()
-    events.on("pool:gracefulShutdown:error", lambda event: told.append(f"{event.pool.worker_id}: {event.error}"))
+    events.on("pool:gracefulShutdown:error", lambda event: notices.append(f"{event.pool.worker_id}: {event.error}"))
 
     async def task(payload: Any) -> None:
         begun.set()
@@ -81,7 +81,7 @@ async def test_an_error_during_the_stop_is_reported_and_raised(
     await begun.wait()
     with pytest.raises(ZeroDivisionError):
         await runner.stop()
-    assert told == ["w: a bug in the store"]
+    assert notices == ["w: a bug in the store"]
 
 
 @pytest.mark.parametrize("number", ["poll_interval", "lease", "concurrency", "timeout"])

@@ -24,9 +24,9 @@ async def work(url: str, task: Any, **options: Any) -> Job:
         await utils.migrate()
         job = await utils.add_job("task", max_attempts=1)
         await run_once(connection_string=url, task_list={"task": task}, **options)
-        found = await utils._store.jobs.get(job.id)
-        assert found is not None
-        return found
+        result = await utils._store.jobs.get(job.id)
+        assert result is not None
+        return result
 
 
 async def test_a_query_returns_rows_by_column(postgres_url: str) -> None:

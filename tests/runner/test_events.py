@@ -114,11 +114,11 @@ async def test_a_claim_emits_start_and_emits_empty_only_without_jobs(sqlite_url:
 
 
 async def test_an_error_of_forbidden_flags_is_no_failed_claim(sqlite_url: str) -> None:
-    asked: list[bool] = []
+    calls: list[bool] = []
 
     def flags() -> list[str]:
-        asked.append(True)
-        return [] if len(asked) > 1 else 1 / 0  # type: ignore[return-value]
+        calls.append(True)
+        return [] if len(calls) > 1 else 1 / 0  # type: ignore[return-value]
 
     await add(sqlite_url, "quick")
     recorded = await drain(sqlite_url, {"quick": quick}, forbidden_flags=flags)
@@ -238,7 +238,7 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
 ) -> None:
     await add(sqlite_url, "quick", "quick")
     events = WorkerEvents()
-    said: list[str] = []
+    lines: list[str] = []
 
     def broken(event: Any) -> None:
         raise error("a bad listener")
@@ -251,15 +251,15 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
     recorded = RecordedEvents(events)
 
     def keep(level: str, message: str, meta: object) -> None:
-        said.append(message)
+        lines.append(message)
 
     await run_once(
         connection_string=sqlite_url, task_list={"quick": quick}, events=events, logger=Logger(lambda scope: keep)
     )
     assert recorded.counts["job:complete"] == 2
     assert recorded.counts[name] >= 1
-    assert f"A listener to {name!r} raised {error.__name__}: a bad listener" in said
-    assert f"A listener to {name!r} raised RuntimeError: a bad listener, later" in said
+    assert f"A listener to {name!r} raised {error.__name__}: a bad listener" in lines
+    assert f"A listener to {name!r} raised RuntimeError: a bad listener, later" in lines
 
 
 async def test_a_listener_can_be_removed_and_can_be_for_one_event(sqlite_url: str) -> None:

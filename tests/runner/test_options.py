@@ -143,13 +143,13 @@ async def test_all_functions_accept_the_same_options(postgres_url: str) -> None:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    said = mistakes(
+    output = mistakes(
         colour="red", concurrency=0, forbidden_flags=[""], logger=print, events={}, crontab="nonsense", schema="pg_x",
         connection_string="postgresql:///shop",
     )  # fmt: skip
     starts = ("no option 'colour'", NO_TASKS, "concurrency: got 0", "logger: ", "events: ", "crontab line 1", "schema")
     for start in starts:
-        assert any(line.startswith(start) for line in said), (start, said)
+        assert any(line.startswith(start) for line in output), (start, output)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_a_pool_of_another_kind_is_refused() -> None:
 
 
 def test_a_password_is_never_repeated() -> None:
-    said = mistakes(connection_string="postgresql://me:hun ter2@host/x", task_list=TASKS)
-    assert "hun" not in "".join(said)
+    output = mistakes(connection_string="postgresql://me:hun ter2@host/x", task_list=TASKS)
+    assert "hun" not in "".join(output)
 
 
 def test_defaults_are_those_of_the_command_line() -> None:

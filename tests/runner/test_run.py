@@ -43,12 +43,12 @@ def nothing(payload: Any) -> None:
 
 
 async def test_the_quickstart_runs_its_task(url: str) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     hello_said = asyncio.Event()
 
     async def hello(payload: Any, helpers: Helpers) -> None:
         helpers.logger.info(f"Hello, {payload['name']}")
-        said.append(payload["name"])
+        lines.append(payload["name"])
         hello_said.set()
 
     runner = await run(
@@ -58,7 +58,7 @@ async def test_the_quickstart_runs_its_task(url: str) -> None:
     await hello_said.wait()
     await runner.stop()
     await runner.promise
-    assert said == ["Bobby Tables"]
+    assert lines == ["Bobby Tables"]
 
 
 async def test_run_once_runs_due_jobs_and_those_that_its_tasks_add(url: str) -> None:
@@ -387,22 +387,22 @@ async def test_flags_may_be_forbidden_by_a_list_a_function_or_an_async_one(sqlit
 
 
 async def test_a_task_of_a_list_gets_what_it_asks_for(sqlite_url: str) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     @contextmanager
     def model() -> Iterator[str]:
-        said.append("opens")
+        lines.append("opens")
         yield "model"
-        said.append("closes")
+        lines.append("closes")
 
     def judge(payload: Any, helpers: BlockingHelpers, *, model: str = resource(model)) -> None:
-        said.append(f"{payload['text']} by {model}")
+        lines.append(f"{payload['text']} by {model}")
 
     async with await make_worker_utils(connection_string=sqlite_url) as utils:
         await utils.migrate()
         await utils.add_job("judge", {"text": "x"})
     await run_once(connection_string=sqlite_url, task_list={"judge": judge})
-    assert said == ["opens", "x by model", "closes"]
+    assert lines == ["opens", "x by model", "closes"]
 
 
 async def test_a_task_list_passes_the_payload_by_position(url: str) -> None:

@@ -19,8 +19,8 @@ class Manager:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        while said := self._door.recv(4096):
-            self._heard.put(said.decode())
+        while output := self._door.recv(4096):
+            self._heard.put(output.decode())
 
     def wait_for(self, word: str, seconds: float = 60.0) -> list[str]:
         """Everything up to the datagram that begins so, that one included."""

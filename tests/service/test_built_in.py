@@ -112,9 +112,9 @@ def test_a_worker_may_run_only_built_in_tasks(run: Run) -> None:
             await app.add_job("other")
             job = await (await app.open()).admin.add_built_in(NewJob(task=PURGE_TASK))
             await app.worker(once=True, tasks=[PURGE_TASK]).run()
-            found = await (await app.open()).jobs.get(job.id)
-        assert found is not None
-        assert found.state is State.COMPLETED
+            result = await (await app.open()).jobs.get(job.id)
+        assert result is not None
+        assert result.state is State.COMPLETED
 
     run(go())
 

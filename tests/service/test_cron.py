@@ -45,8 +45,8 @@ def test_identical_crontabs_make_one_job_per_tick(url: str, workers: Workers, cr
     ticks = Counter(tick for tick in _ticks(url) if tick.endswith("*"))
     assert set(ticks.values()) == {1}
     assert 179 <= len(ticks) <= 180 + _minutes_since(began)
-    made = [workers.output(number).partition("backfilled ")[2].split(" ")[0] for number in range(count)]
-    assert sum(int(number or 0) for number in made) == len(ticks), "each by one of them"
+    jobs = [workers.output(number).partition("backfilled ")[2].split(" ")[0] for number in range(count)]
+    assert sum(int(number or 0) for number in jobs) == len(ticks), "each by one of them"
 
 
 def test_a_live_minute_is_scheduled_once_by_several(url: str, workers: Workers, crontab: Path) -> None:
@@ -137,10 +137,10 @@ def test_a_lost_reply_neither_loses_nor_repeats_a_tick(run: Run, postgres_url: s
             await store.open()
             proxy.lose_next_reply("schema", to)  # the connection that looked at the schema is used again
             events, started = Events(), asyncio.Event()
-            said: list[object] = []
+            lines: list[object] = []
             events.on(CronStarted, lambda event: started.set())
             for kind in (SchedulingFailed, CronScheduled):
-                events.on(kind, said.append)
+                events.on(kind, lines.append)
             scheduler = Scheduler(store, parse_crontab(FILLED), events)
             running = asyncio.create_task(scheduler.run())
             await asyncio.wait_for(started.wait(), 40)
@@ -148,7 +148,7 @@ def test_a_lost_reply_neither_loses_nor_repeats_a_tick(run: Run, postgres_url: s
             await running
             await store.close()
             assert proxy.lost.is_set()
-            assert any(isinstance(event, SchedulingFailed) for event in said)
+            assert any(isinstance(event, SchedulingFailed) for event in lines)
             return await asyncio.to_thread(_ticks, postgres_url)
 
         ticks = run(scenario(), 60)

@@ -50,16 +50,16 @@ def health(*options: str, **environment: str) -> tuple[int, str]:
     """``stowhand health``: its exit code, and its one line."""
     command = [sys.executable, "-m", "stowhand.cli", "health", *options]
     done = subprocesses.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
-    said = done.stdout + done.stderr
-    assert said.count("\n") == 1, said
-    return done.returncode, said.strip()
+    output = done.stdout + done.stderr
+    assert output.count("\n") == 1, output
+    return done.returncode, output.strip()
 
 
 def until_told(expected: tuple[int, str], *options: str, **environment: str) -> None:
     """It asks for two seconds only, and the store for less: where a machine stands still it is asked again."""
     deadline = time.monotonic() + 60
-    while (told := health(*options, **environment)) != expected:
-        assert time.monotonic() < deadline, told
+    while (message := health(*options, **environment)) != expected:
+        assert time.monotonic() < deadline, message
 
 
 def test_a_draining_worker_is_alive_and_not_ready(sqlite_workers: Workers, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_each_process_is_shown_and_a_dead_one_is_missing_until_its_replacement_w
     pages = Pages(sqlite_workers)
     assert pages.get("/healthz")[0] == 200, "to start is not a failure"
     pages.wait_until_ready()
-    said = pages.json("/healthz")[1]
-    assert said["loops"].keys() == {"loop", "cron"}
-    assert said["processes"].keys() == {"process 1", "process 2"}
-    for process in said["processes"].values():
+    output = pages.json("/healthz")[1]
+    assert output["loops"].keys() == {"loop", "cron"}
+    assert output["processes"].keys() == {"process 1", "process 2"}
+    for process in output["processes"].values():
         assert process["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking"}
         assert process["said_seconds_ago"] < 10
     assert any(_is_missed(pages, supervisor) for _ in range(10))
@@ -198,8 +198,8 @@ def test_refused_calls_and_silent_processes_are_named() -> None:
         Process("process 2", 200.0, refused),
         Process("process 3", 3.0, None),
     ]
-    said = "process 2, settling: the store has answered with errors for 12 s; the log says which"
-    assert unready_reasons(processes, now=101.0) == [said]
+    output = "process 2, settling: the store has answered with errors for 12 s; the log says which"
+    assert unready_reasons(processes, now=101.0) == [output]
     assert unready_reasons(processes[:1], now=100.0 + MAX_REPORT_AGE_SECONDS + 1) == ["process 1: nothing for 11 s"]
 
 

@@ -67,10 +67,10 @@ async def working(direct_url: str, through_url: str, **options: Any) -> AsyncIte
     await direct.open()
     through = PostgresStore(through_url, OPTIONS)
     await through.open()
-    told: list[Event] = []
+    notices: list[Event] = []
     events = Events()
     for kind in (HeartbeatFinished, JobEnded, JobLost, JobStarted, JobUnknown, StoreCallFailed):
-        events.on(kind, told.append)
+        events.on(kind, notices.append)
 
     @handler
     async def act(attempt: Attempt[Job], job: Job) -> None:
@@ -78,7 +78,7 @@ async def working(direct_url: str, through_url: str, **options: Any) -> AsyncIte
         await bench.may_end.wait()
 
     worker = Worker(through, act, WorkerOptions(poll_interval=0.5, **options), events=events)
-    bench = Bench(direct, worker, told)
+    bench = Bench(direct, worker, notices)
     bench.working = asyncio.create_task(worker.run())
     try:
         yield bench
@@ -97,8 +97,8 @@ def test_a_job_whose_claim_had_no_reply_is_abandoned_and_runs_once(run: Run, pro
             await bench.until(lambda: bool(bench.heard(StoreCallFailed)))
             assert proxy.lost.is_set()
             await bench.until(lambda: bool(bench.heard(JobEnded)))  # by its token, long before its lease has ended
-            found = await bench.job(job.id)
-            assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)
+            result = await bench.job(job.id)
+            assert (result.state, result.attempts, result.resets) == (State.COMPLETED, 1, 0)
             assert bench.runs == [job.id]
 
     run(scenario(), 60)
@@ -124,8 +124,8 @@ def test_a_claim_that_arrives_after_its_token_was_abandoned_claims_nothing(
             job = await bench.direct.jobs.enqueue(NewJob(task="t"))
             go.set()
             assert await asyncio.to_thread(proxy.let_through.wait, 25)
-            found = await bench.job(job.id)
-            assert (found.state, found.attempts) == (State.QUEUED, 0)
+            result = await bench.job(job.id)
+            assert (result.state, result.attempts) == (State.QUEUED, 0)
 
     run(scenario(), 60)
 
@@ -163,8 +163,8 @@ def test_jobs_claimed_by_a_settlement_without_a_reply_are_abandoned_and_the_queu
             assert bench.runs == jobs, "each ran once"
             assert [event.operation for event in bench.heard(StoreCallFailed)] == ["settle"]
             for job_id in jobs:
-                found = await bench.job(job_id)
-                assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)
+                result = await bench.job(job_id)
+                assert (result.state, result.attempts, result.resets) == (State.COMPLETED, 1, 0)
 
     run(scenario(), 60)
 

@@ -25,17 +25,17 @@ def recurring(folder: Path, said: list[CronReloaded], crontab: str | None = None
 
 
 def test_the_default_crontab_may_appear_later_but_must_then_stay(tmp_path: Path) -> None:
-    said: list[CronReloaded] = []
-    one = recurring(tmp_path, said)
+    lines: list[CronReloaded] = []
+    one = recurring(tmp_path, lines)
     assert not one.scheduler.items
     file = tmp_path / "crontab"
     file.write_text("* * * * * t")
     one.reload()
-    assert said[-1] == CronReloaded(("t",), None)
+    assert lines[-1] == CronReloaded(("t",), None)
     file.rename(tmp_path / "moved")  # as an editor does for a moment
     one.reload()
     assert [item.identifier for item in one.scheduler.items] == ["t"]
-    assert said[-1] == CronReloaded(("t",), f"crontab {file}: No such file or directory")
+    assert lines[-1] == CronReloaded(("t",), f"crontab {file}: No such file or directory")
     file.write_text("# nothing any more")
     one.reload()
     assert not one.scheduler.items

@@ -38,11 +38,11 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
 
 def test_child_processes_do_not_inherit_the_variables() -> None:
     environ = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
-    told = notifier(environ)
-    assert told is not None
-    assert told.watchdog == 3.0
+    message = notifier(environ)
+    assert message is not None
+    assert message.watchdog == 3.0
     assert environ == {"HOME": "/"}
-    told.send(ready=1)  # nobody listens: no trouble
+    message.send(ready=1)  # nobody listens: no trouble
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_without_a_service_manager_there_is_no_notifier(environ: dict[str, str])
     "asked", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "-5"}, {"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"}]
 )
 def test_a_watchdog_for_another_process_receives_nothing(asked: dict[str, str]) -> None:
-    told = notifier({"NOTIFY_SOCKET": "/run/x", **asked})
-    assert told is not None
-    assert told.watchdog is None
+    message = notifier({"NOTIFY_SOCKET": "/run/x", **asked})
+    assert message is not None
+    assert message.watchdog is None

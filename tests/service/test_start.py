@@ -87,9 +87,9 @@ def test_every_option_of_a_worker_is_tested_here() -> None:
 def test_an_environment_variable_is_read_like_its_option(name: str, tmp_path: Path) -> None:
     value, _ = VALUES[name]
     usual = values_of(read_settings({}, environ={}, folder=tmp_path))
-    said = values_of(read_settings({name: value}, environ={}, folder=tmp_path))
+    message = values_of(read_settings({name: value}, environ={}, folder=tmp_path))
     heard = values_of(read_settings({}, environ={SETTINGS[name].variables[0]: value}, folder=tmp_path))
-    assert heard == said
+    assert heard == message
     assert heard[name] != usual[name]
 
 
@@ -131,9 +131,9 @@ def test_all_errors_are_reported_at_once(processes: str, tmp_path: Path) -> None
 
 
 def test_an_unreachable_store_keeps_its_exit_code_and_is_reported_last(tmp_path: Path) -> None:
-    said = {"connection": NOBODY, "app": "tests.service.work:app"}
+    output = {"connection": NOBODY, "app": "tests.service.work:app"}
     with pytest.raises(StoreUnreachable) as unreachable:
-        run_worker(read_settings(said, environ={}, folder=tmp_path))
+        run_worker(read_settings(output, environ={}, folder=tmp_path))
     assert exit_code(unreachable.value) == STORE_UNREACHABLE
     assert str(unreachable.value).count(NOBODY) == 1
 
@@ -146,9 +146,9 @@ def test_an_app_whose_import_fails_is_reported_once(tmp_path: Path, monkeypatch:
     )
     (tmp_path / "halves.py").write_text("from halves_app import app\nimport halves_tasks\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    said = {"connection": f"sqlite:///{tmp_path}/queue.db", "app": "halves:app"}
+    output = {"connection": f"sqlite:///{tmp_path}/queue.db", "app": "halves:app"}
     with pytest.raises(ConfigurationError) as refused:
-        run_worker(read_settings(said, environ={}, folder=tmp_path))
+        run_worker(read_settings(output, environ={}, folder=tmp_path))
     why = "'halves:app': importing halves failed: No module named 'no_such_module'"
     assert str(refused.value) == f"{why} ({tmp_path}/halves_tasks.py, line 4)"
 
@@ -159,10 +159,10 @@ def test_tasks_with_timeouts_longer_than_the_grace_are_named() -> None:
         registry.add(define(_task, name, {"timeout": timeout}))
     registry.add(define(_task, "unlimited", {}))
     settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
-    said = grace_warning(registry, settings.worker.grace, "--grace")
-    assert said is not None
-    assert said.startswith("When the worker stops, running jobs have 5m to finish (--grace)")
-    assert said.endswith(": import_all (10m)")
+    output = grace_warning(registry, settings.worker.grace, "--grace")
+    assert output is not None
+    assert output.startswith("When the worker stops, running jobs have 5m to finish (--grace)")
+    assert output.endswith(": import_all (10m)")
     assert grace_warning(Registry(), settings.worker.grace, "--grace") is None
 
 

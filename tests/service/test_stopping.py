@@ -63,9 +63,9 @@ def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, wo
     job_id = add(url, "blocker", '{"seconds": 1.5}')
     process = workers.start("--lease", "1", "--once", timings=replace(QUICK, blocked_threshold=0.2))
     assert process.wait(60) == 0
-    said = workers.output()
-    assert "blocker" in said
-    assert "time.sleep" in said, "the stack says where"
+    output = workers.output()
+    assert "blocker" in output
+    assert "time.sleep" in output, "the stack says where"
     job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.COMPLETED, 1)
 
@@ -79,8 +79,8 @@ def test_a_signal_pauses_claiming_and_another_resumes_it(sqlite_workers: Workers
     job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
     process.send_signal(signal.SIGUSR2)
     sqlite_workers.wait_for("Completed task")
-    said = sqlite_workers.output()
-    assert said.index("Claiming jobs again") < said.index("Completed task")
+    output = sqlite_workers.output()
+    assert output.index("Claiming jobs again") < output.index("Completed task")
     assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

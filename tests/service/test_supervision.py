@@ -182,8 +182,8 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_continues(
     sqlite_workers.wait_for(f"Completed task {innocent}")
     process.terminate()
     assert process.wait(60) == 0
-    said = sqlite_workers.output()
-    assert "its thread cannot be stopped" not in said
+    output = sqlite_workers.output()
+    assert "its thread cannot be stopped" not in output
     assert [job_of(sqlite_workers.url, job_id).state for job_id in ids] == [State.COMPLETED] * 2
 
 
@@ -227,9 +227,9 @@ def test_a_process_that_has_reached_its_limit_exits_in_order_and_is_replaced(
     pages.wait_until_ready()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    said = sqlite_workers.output()
-    assert "exited unexpectedly" not in said
-    assert f"Claiming nothing new: {name}" in said
+    output = sqlite_workers.output()
+    assert "exited unexpectedly" not in output
+    assert f"Claiming nothing new: {name}" in output
 
 
 def test_a_single_process_that_has_reached_its_limit_exits_with_0(sqlite_workers: Workers) -> None:

@@ -34,11 +34,11 @@ def spans() -> Spans:
 
 
 def spans_in(file: Path) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         span = json.loads(line)
-        found.setdefault(span["name"], []).append(span)
-    return found
+        result.setdefault(span["name"], []).append(span)
+    return result
 
 
 def ids_in(context: dict[str, str]) -> tuple[int, int]:
@@ -58,8 +58,8 @@ def test_spans_are_linked_across_processes_and_every_line_says_its_trace(
 ) -> None:
     enqueue(url, spans)
     assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.output()
-    found = spans_in(written)
-    (first,), (enqueued,), (second,) = found["run first"], found["enqueue second"], found["run second"]
+    result = spans_in(written)
+    (first,), (enqueued,), (second,) = result["run first"], result["enqueue second"], result["run second"]
     assert [ids_in(link["context"]) for link in first["links"]] == [ids_of(spans.one("enqueue first"))]
     assert (first["parent_id"], first["attributes"]["stowhand.outcome"]) == (None, "ok")
     assert enqueued["parent_id"] == first["context"]["span_id"]
@@ -89,10 +89,10 @@ def test_spans_of_a_suspect_are_within_its_attempts_span(workers: Workers, spans
 
     with_store(workers.url, enqueue_suspect)
     assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.output()
-    found = spans_in(written)
-    (first,), (enqueued,) = found["run first"], found["enqueue second"]
+    result = spans_in(written)
+    (first,), (enqueued,) = result["run first"], result["enqueue second"]
     assert enqueued["parent_id"] == first["context"]["span_id"]
-    assert [link["context"]["span_id"] for link in found["run second"][0]["links"]] == [enqueued["context"]["span_id"]]
+    assert [link["context"]["span_id"] for link in result["run second"][0]["links"]] == [enqueued["context"]["span_id"]]
     lines = [json.loads(line) for line in workers.output().splitlines() if line.startswith("{")]
     theirs = {line["message"]: line for line in lines if line["message"].startswith("by ")}
     assert len(theirs) == 2
@@ -108,12 +108,12 @@ def test_several_processes_trace_and_text_bears_the_trace_on_request(
         enqueue(url, spans)
     process = workers.start(*TASKS, "--otel", "--once", "--log-format", "traced", "--processes", "2")
     assert process.wait(60) == 0, workers.output()
-    found = spans_in(written)["run first"]
-    linked = {ids_in(link["context"]) for span in found for link in span["links"]}
+    result = spans_in(written)["run first"]
+    linked = {ids_in(link["context"]) for span in result for link in span["links"]}
     assert linked == {ids_of(span) for span in spans.named("enqueue first")}
     completed = [line for line in workers.output().splitlines() if "Completed task" in line and "(first)" in line]
     assert len(completed) == 4
-    traces = {span["context"]["trace_id"].removeprefix("0x") for span in found}
+    traces = {span["context"]["trace_id"].removeprefix("0x") for span in result}
     assert {line.rpartition("trace_id=")[2].rstrip(")") for line in completed} == traces
     assert all("correlation_id=order 7" in line for line in completed)
 

@@ -264,15 +264,15 @@ def test_a_folder_that_is_moved_away_and_created_again_is_loaded(
     monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 0.1)
     root = tmp_path / "tasks"
     folder_of(root, hello=giving("one"))
-    given = settings(tasks=str(root), watch=True)
-    changes, reloader = reloader_module.WatchedFiles(given), make_reloader(given)
-    told: list[str | None] = []
-    reloader._events.on(TasksReloaded, lambda event: told.append(event.problem))
+    value = settings(tasks=str(root), watch=True)
+    changes, reloader = reloader_module.WatchedFiles(value), make_reloader(value)
+    events: list[str | None] = []
+    reloader._events.on(TasksReloaded, lambda event: events.append(event.problem))
 
     async def story() -> None:
         async with changes.reloading(reloader.reload), asyncio.timeout(25):
             root.rename(tmp_path / "old")
-            while not any("no such folder of tasks" in (problem or "") for problem in told):
+            while not any("no such folder of tasks" in (problem or "") for problem in events):
                 await SystemClock().sleep(0.01)
             for words in ("two", "three", "four"):  # each is heard of, not only the first
                 folder_of(root, hello=giving(words))
@@ -334,8 +334,8 @@ def test_old_modules_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def task(): ...")
     (tmp_path / "b.py").write_text("def task(): ...")
     before = loaded()
-    given = settings(tasks=str(tmp_path))
-    reloader = make_reloader(given)
+    value = settings(tasks=str(tmp_path))
+    reloader = make_reloader(value)
     for number in range(8):
         (tmp_path / "a.py").write_text(f"def task(): {'1/0' if number else ...}")
         asyncio.run(reloader.reload())
@@ -347,11 +347,11 @@ def test_old_modules_are_removed(tmp_path: Path) -> None:
 def test_the_claimed_tasks_are_updated_with_a_reload(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text("def task(): ...")
-    given = msgspec.structs.replace(settings(tasks=str(tmp_path)), exclude_tasks=("a", "jobs:purge_completed"))
+    value = msgspec.structs.replace(settings(tasks=str(tmp_path)), exclude_tasks=("a", "jobs:purge_completed"))
     events, reloads = Events(), list[TasksReloaded]()
     events.on(TasksReloaded, reloads.append)
     worker = Worker(MemoryStore(), TaskHandler(Registry(), enqueue=MemoryStore().jobs.enqueue, logger_factory=silent))
-    reloader = make_reloader(given, events, worker)
+    reloader = make_reloader(value, events, worker)
     (tmp_path / "c.py").write_text("def task(): ...")
     asyncio.run(reloader.reload())
     assert worker._state.tasks == ("b", "c")
@@ -429,10 +429,10 @@ def test_resources_of_new_code_are_opened_before_it_runs(tmp_path: Path) -> None
 def test_the_first_resource_of_a_worker_requires_a_restart(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def task(payload): return 'as before'")
     reloader = make_reloader(settings(tasks=str(tmp_path)))
-    said = list[TasksReloaded]()
-    reloader._events.on(TasksReloaded, said.append)
+    lines = list[TasksReloaded]()
+    reloader._events.on(TasksReloaded, lines.append)
     (tmp_path / "a.py").write_text(SHARING.format(words="one", opening=""))
     asyncio.run(reloader.reload())
-    assert "words is the first resource of this worker; restart the worker" in (said[0].problem or "")
+    assert "words is the first resource of this worker; restart the worker" in (lines[0].problem or "")
     assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "as before"
     reloader._handler.close()

@@ -65,9 +65,9 @@ def test_callers_of_one_loop_turn_share_the_next_commit(run: Run) -> None:
         tasks[4].cancel()
         assert len(sent.statements) == 2
         sent.go.set()
-        made = await asyncio.gather(*tasks, return_exceptions=True)
+        instance = await asyncio.gather(*tasks, return_exceptions=True)
         assert sent.statements[2:] == [["d", "f"]]
-        assert [one.task for one in made if isinstance(one, Job)] == list("abcdf")
+        assert [one.task for one in instance if isinstance(one, Job)] == list("abcdf")
 
     run(story())
 
@@ -87,8 +87,8 @@ def test_a_loop_that_ends_during_a_commit_leaves_no_state_for_the_next(run: Run)
     async def afterwards() -> None:
         held[0].go = asyncio.Event()
         held[0].go.set()
-        made = await asyncio.gather(*map(held[0].call, "ef"))
-        assert [one.task for one in made] == ["e", "f"]
+        instance = await asyncio.gather(*map(held[0].call, "ef"))
+        assert [one.task for one in instance] == ["e", "f"]
 
     run(cut_short())
     run(afterwards())

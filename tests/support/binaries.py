@@ -40,14 +40,14 @@ class PostgresBinaries:
 @cache
 def find_postgres() -> list[PostgresBinaries]:
     """Every usable installation: PostgreSQL 18 first, then by version, newest first."""
-    found: dict[Path, PostgresBinaries] = {}
+    result: dict[Path, PostgresBinaries] = {}
     for source, bindir in _candidates():
         bindir = bindir.resolve()
         version = _major(bindir)
         if version is not None and version >= OLDEST_MAJOR:
-            found.setdefault(bindir, PostgresBinaries(version, bindir, source))
+            result.setdefault(bindir, PostgresBinaries(version, bindir, source))
     # The sort is stable: among equal versions the source named first below wins.
-    return sorted(found.values(), key=lambda one: (one.version != PREFERRED_MAJOR, -one.version))
+    return sorted(result.values(), key=lambda one: (one.version != PREFERRED_MAJOR, -one.version))
 
 
 def older_than(major: int) -> PostgresBinaries | None:

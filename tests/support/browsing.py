@@ -125,22 +125,22 @@ async def barriers(page: Page) -> list[str]:
     """What axe-core finds on the page as it is now: a line for each, with the places."""
     if await page.evaluate("typeof axe") == "undefined":
         await page.evaluate(browsers.axe())
-    found = await page.evaluate(
+    rows = await page.evaluate(
         """tags => axe.run({runOnly: {type: "tag", values: tags}, resultTypes: ["violations"]})
         .then(found => found.violations)""",
         list(RULES),
     )
-    return [f"{one['id']}: {one['help']}: {_places(one['nodes'])}" for one in found]
+    return [f"{one['id']}: {one['help']}: {_places(one['nodes'])}" for one in rows]
 
 
 async def overflow(page: Page) -> list[str]:
     """Elements that make the page wider than its window."""
-    found: list[str] = await page.evaluate(
+    rows: list[str] = await page.evaluate(
         """() => document.documentElement.scrollWidth <= innerWidth ? [] :
         [...document.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > innerWidth + 1)
         .map(one => `${one.tagName}.${one.className}#${one.id}`)"""
     )
-    return found
+    return rows
 
 
 def _places(nodes: list[dict[str, Any]]) -> str:

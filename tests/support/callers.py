@@ -82,11 +82,11 @@ def with_sqlalchemy(driver: str, make: Callable[[Any], Any]) -> Opens:
     @asynccontextmanager
     async def opens(url: str) -> AsyncIterator[Held]:
         engine = create_engine(make_url(url).set(drivername=driver))
-        given = make(engine)
+        value = make(engine)
         try:
-            yield Held(given, lambda statement: given.execute(text(statement)), given.commit, given.rollback)
+            yield Held(value, lambda statement: value.execute(text(statement)), value.commit, value.rollback)
         finally:
-            given.close()
+            value.close()
             engine.dispose()
 
     return opens
@@ -98,11 +98,11 @@ def with_asyncio(driver: str, make: Callable[[Any], Any]) -> Opens:
     @asynccontextmanager
     async def opens(url: str) -> AsyncIterator[Held]:
         engine = create_async_engine(make_url(url).set(drivername=driver))
-        given = await settled(make(engine))
+        value = await settled(make(engine))
         try:
-            yield Held(given, lambda statement: given.execute(text(statement)), given.commit, given.rollback)
+            yield Held(value, lambda statement: value.execute(text(statement)), value.commit, value.rollback)
         finally:
-            await given.close()
+            await value.close()
             await engine.dispose()
 
     return opens

@@ -33,11 +33,11 @@ def mypy(files: list[Path]) -> str:
 def under_mypy(program: str, folder: Path) -> dict[int, set[str]]:
     """Line -> codes of the errors there, by ``mypy --strict``."""
     path = _written(program, folder)
-    found: dict[int, set[str]] = {}
+    result: dict[int, set[str]] = {}
     for line in mypy([path]).splitlines():
         if ": error: " in line and path.name in line:
-            found.setdefault(int(line.split(":")[1]), set()).add(line.rpartition("[")[2].rstrip("]"))
-    return found
+            result.setdefault(int(line.split(":")[1]), set()).add(line.rpartition("[")[2].rstrip("]"))
+    return result
 
 
 def for_pyright(program: str) -> str:
@@ -73,12 +73,12 @@ def _under_pyright(programs: list[str], folder: Path) -> list[dict[int, set[str]
         timeout=120,
         check=False,
     )
-    found: dict[str, dict[int, set[str]]] = {path.name: {} for path in paths}
+    result: dict[str, dict[int, set[str]]] = {path.name: {} for path in paths}
     for one in json.loads(ran.stdout)["generalDiagnostics"]:
         if one["severity"] == "error":
-            lines = found[Path(one["file"]).name]
+            lines = result[Path(one["file"]).name]
             lines.setdefault(one["range"]["start"]["line"] + 1, set()).add(one.get("rule", ""))
-    return list(found.values())
+    return list(result.values())
 
 
 def expected(program: str, mark: str = "# E ") -> dict[int, set[str]]:

@@ -23,12 +23,12 @@ Migration = numbered(postgres={postgres}, sqlite={sqlite}{after})
 
 def there() -> list[tuple[Path, tuple[int, int]]]:
     """The files in order, each with its numbers."""
-    found = []
+    rows = []
     for file in sorted(FOLDER.glob("0*.py")):
         numbers = re.search(r"postgres=(\d+), sqlite=(\d+)", file.read_text())
         assert numbers is not None, file
-        found.append((file, (int(numbers[1]), int(numbers[2]))))
-    return found
+        rows.append((file, (int(numbers[1]), int(numbers[2]))))
+    return rows
 
 
 def now() -> tuple[int, int]:

@@ -89,7 +89,7 @@ class Snapshot(msgspec.Struct, frozen=True):
             catalogs=_newest(connection, CATALOGS),
             database=connection.execute(DATABASE).fetchall(),
             figures=_figures(tables),
-            rows={name: found for name, *_ in tables if (found := _newest(connection, [name]))[0][1]},
+            rows={name: result for name, *_ in tables if (result := _newest(connection, [name]))[0][1]},
         )
 
     def restore(self, connection: psycopg.Connection[Any]) -> bool:

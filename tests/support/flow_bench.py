@@ -126,9 +126,9 @@ class FlowBench:
 
     def all_keys(self) -> set[str]:
         """Every key that holds something of a job: not the marks of settlements and claims, nor those of queues."""
-        found: Any = self.look.keys("*")
+        result: Any = self.look.keys("*")
         notes = (":flow", ":renewed", ":bell")
-        return {key for key in found if not key.endswith(notes) and "settled:" not in key and "lease:" not in key}
+        return {key for key in result if not key.endswith(notes) and "settled:" not in key and "lease:" not in key}
 
     def lives(self, key: str) -> bool:
         """As long as a job that has not ended: for good where every worker is ours, else for the flow's key life."""

@@ -100,11 +100,11 @@ def _forked(control: socket.socket) -> bool:
     between = os.fork()
     if between:
         os.close(says)
-        made = os.read(said, 1024)
+        instance = os.read(said, 1024)
         os.close(said)
         os.waitpid(between, 0)
         # Only now: the one that asked takes over what has lost its parent while it waits.
-        control.sendall(made or b"the process between has ended")
+        control.sendall(instance or b"the process between has ended")
         return False
     mine = os.getpid()
     try:

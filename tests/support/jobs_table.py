@@ -47,5 +47,5 @@ def columns(
         "worker_hostname": "text not null default ''",
         "cancel": "boolean not null default false",
     }
-    given = dict(definitions or {})
-    return ",\n".join(f"  {name} {text}" for name, text in (given | usual | given).items())
+    options = dict(definitions or {})
+    return ",\n".join(f"  {name} {text}" for name, text in (options | usual | options).items())

@@ -24,5 +24,5 @@ def use_memory(folder: Path = MEMORY) -> None:
 def _has_room(folder: Path) -> bool:
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         return False
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC
+    result = os.statvfs(folder)
+    return result.f_bavail * result.f_frsize >= ROOM and not result.f_flag & os.ST_NOEXEC

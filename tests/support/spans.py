@@ -28,8 +28,8 @@ class Spans:
 
     def named(self, name: str) -> list[ReadableSpan]:
         """Those that have ended, in the order in which they began."""
-        found = [span for span in self._kept.get_finished_spans() if span.name == name]
-        return sorted(found, key=lambda span: span.start_time or 0)
+        rows = [span for span in self._kept.get_finished_spans() if span.name == name]
+        return sorted(rows, key=lambda span: span.start_time or 0)
 
     def one(self, name: str) -> ReadableSpan:
         (span,) = self.named(name)

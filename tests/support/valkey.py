@@ -214,10 +214,10 @@ def main_redis() -> LiveRedis:
     Of the one at REDIS_URL each process of the run takes the database whose number is the URL's plus its own (0 for
     gw0). It must be empty, since every test empties it.
     """
-    given = os.environ.get("REDIS_URL")
-    if not given:
+    value = os.environ.get("REDIS_URL")
+    if not value:
         return RedisServer(find_redis()).__enter__()
-    url = urlsplit(given)
+    url = urlsplit(value)
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     number = int(url.path.strip("/") or 0) + own
     live = LiveRedis(urlunsplit(url._replace(path=f"/{number}")))

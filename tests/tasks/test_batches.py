@@ -67,10 +67,10 @@ def test_a_retry_or_a_fail_in_a_place_is_no_success_either() -> None:
 
 def test_elements_that_the_task_gives_up_on_fail_a_job_that_has_no_others() -> None:
     rules = RetryRules((LookupError,), (KeyError,))
-    asked: list[BaseException | None] = []
+    calls: list[BaseException | None] = []
 
     def wait(attempt: int, error: BaseException | None) -> float:
-        asked.append(error)
+        calls.append(error)
         return attempt * 10.0
 
     policy: dict[str, Any] = {"gives_up": rules.final_reason, "backoff": wait}
@@ -82,11 +82,11 @@ def test_elements_that_the_task_gives_up_on_fail_a_job_that_has_no_others() -> N
     outcome = judge([1, 2, 3], [KeyError("a"), IndexError("b"), Retry("c")], **policy)
     assert isinstance(outcome, Retry)
     assert (outcome.payload, outcome.delay) == ("[1,2,3]", 20.0)
-    (group,) = asked
+    (group,) = calls
     assert isinstance(group, ExceptionGroup)
     assert [type(one) for one in group.exceptions] == [KeyError, IndexError]
     assert judge([1], [Retry("c")], **policy) == Retry("1 of 1 elements failed: c\nelement 1: c", 20.0, "[1]")
-    assert asked[1] is None
+    assert calls[1] is None
 
 
 def test_a_list_without_exceptions_is_an_ordinary_result() -> None:
@@ -217,33 +217,33 @@ async def worked_off(app: App, payload: Any, **options: Any) -> Job:
 
 def declare(app: App, fails: Callable[[int, int], bool]) -> list[list[int]]:
     """A task whose elements fail as told: (element, attempt). What it was given each time."""
-    given: list[list[int]] = []
+    values: list[list[int]] = []
 
     @app.task(name="sum_up", backoff=constant(0.0))
     async def sum_up(payload: list[int]) -> list[object]:
-        given.append(payload)
+        values.append(payload)
 
         async def one(number: int) -> int:
-            if fails(number, len(given)):
+            if fails(number, len(values)):
                 raise ValueError(f"no {number}")
             return number
 
         return await asyncio.gather(*map(one, payload), return_exceptions=True)
 
-    return given
+    return values
 
 
 def test_a_batch_is_retried_with_its_failed_elements_until_none_is_left(app: App, run: Run) -> None:
-    given = declare(app, lambda number, attempt: number % 2 == 1 and attempt < number)
+    value = declare(app, lambda number, attempt: number % 2 == 1 and attempt < number)
     job = run(worked_off(app, [1, 2, 3, 5]))
-    assert given == [[1, 2, 3, 5], [3, 5], [3, 5], [5], [5]] or given == [[1, 2, 3, 5], [3, 5], [5], [5], [5]]
-    assert (job.state, job.attempts) == (State.COMPLETED, len(given))
+    assert value == [[1, 2, 3, 5], [3, 5], [3, 5], [5], [5]] or value == [[1, 2, 3, 5], [3, 5], [5], [5], [5]]
+    assert (job.state, job.attempts) == (State.COMPLETED, len(value))
 
 
 def test_a_batch_without_attempts_fails_with_the_remaining_elements(app: App, run: Run) -> None:
-    given = declare(app, lambda number, attempt: number != 2)
+    value = declare(app, lambda number, attempt: number != 2)
     job = run(worked_off(app, [1, 2, 3], max_attempts=2))
-    assert given == [[1, 2, 3], [1, 3]]
+    assert value == [[1, 2, 3], [1, 3]]
     assert (job.state, job.attempts, json.loads(job.payload_text or "")) == (State.FAILED, 2, [1, 3])
     assert job.last_error is not None
     assert "no 1" in job.last_error

@@ -57,12 +57,12 @@ async def made_in_every_way(app: App) -> dict[str, int]:
             "cron": entered[0].job_id,
             "declared": (await declared.enqueue()).id,
         }
-        found: Any = None
-        while found is None:
+        result: Any = None
+        while result is None:
             await asyncio.sleep(0.01)
             listed = await store.inspect.list(JobFilter(states=tuple(State), task="plain"))
-            found = next((job for job in listed if job.id not in ids.values()), None)
-        jobs = {name: await store.jobs.get(one) for name, one in ids.items()} | {"follow-up": found}
+            result = next((job for job in listed if job.id not in ids.values()), None)
+        jobs = {name: await store.jobs.get(one) for name, one in ids.items()} | {"follow-up": result}
     await app.close()
     return {name: job.max_attempts for name, job in jobs.items() if job is not None}
 
@@ -71,8 +71,8 @@ WAYS = ("plain", "keyed", "by name", "many", "added", "cron", "follow-up")
 
 
 def test_absent_options_have_the_defaults_of_the_store(where: str, run: Run) -> None:
-    found = run(made_in_every_way(App(where)))
-    assert found == {"call": 2, "declared": 3} | dict.fromkeys(WAYS, 25)
+    result = run(made_in_every_way(App(where)))
+    assert result == {"call": 2, "declared": 3} | dict.fromkeys(WAYS, 25)
 
 
 @pytest.mark.parametrize("said", ["option", "preset", "environment", "file"])
@@ -88,8 +88,8 @@ def test_an_app_or_a_preset_is_between_the_task_and_the_store_on_every_way_in(
         monkeypatch.setenv("STOWHAND_PRESET", "service")
     elif said == "file":
         (tmp_path / "stowhand.toml").write_text("preset = 'service'\nmax_attempts = 7\n")
-    found = run(made_in_every_way(App(where, **options)))
-    assert found == {"call": 2, "declared": 3} | dict.fromkeys(WAYS, 7 if said in ("option", "file") else 5)
+    result = run(made_in_every_way(App(where, **options)))
+    assert result == {"call": 2, "declared": 3} | dict.fromkeys(WAYS, 7 if said in ("option", "file") else 5)
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgres"], indirect=True)

@@ -163,29 +163,29 @@ def test_a_synchronous_task_runs_in_a_thread_with_the_context_variables_of_its_a
 
 
 def test_around_thread_wraps_each_threaded_attempt_only(store: MemoryStore, lines: Lines) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     @contextmanager
     def around() -> Iterator[None]:
-        told.append(f"before, in {threading.current_thread().name}")
+        messages.append(f"before, in {threading.current_thread().name}")
         try:
             yield
         finally:
-            told.append("after")
+            messages.append("after")
 
     app = App(store=store, logger_factory=lambda job: lines, around_thread=around)
 
     @app.task
     def fails() -> None:
-        told.append("at work")
+        messages.append("at work")
         raise ValueError("the connection is gone")
 
-    app.task(name="on_loop", executor="loop")(lambda: told.append("on the loop"))
+    app.task(name="on_loop", executor="loop")(lambda: messages.append("on the loop"))
     with pytest.raises(ValueError, match="gone"):
         call(app, "fails")
-    assert told == ["before, in stowhand task", "at work", "after"]
+    assert messages == ["before, in stowhand task", "at work", "after"]
     call(app, "on_loop")
-    assert told[3:] == ["on the loop"]
+    assert messages[3:] == ["on the loop"]
 
 
 def test_a_synchronous_task_that_never_waits_may_run_on_the_loop(app: App) -> None:
@@ -230,9 +230,9 @@ def test_threads_are_used_again_and_end_with_the_handler(app: App, run: Run) -> 
 
     async def twice() -> set[object]:
         handler = task_handler(app)
-        found = {await ran(handler, attempt_of("where")) for _ in range(10)}
+        result = {await ran(handler, attempt_of("where")) for _ in range(10)}
         handler.close()
-        return found
+        return result
 
     assert len(run(twice())) == 1
     assert {thread for thread in threading.enumerate() if thread.name == "stowhand task"} <= before

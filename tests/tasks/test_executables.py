@@ -228,14 +228,14 @@ def test_a_line_without_end_is_cut_and_what_is_no_text_is_replaced(tmp_path: Pat
 def test_lines_come_whole_however_they_arrive() -> None:
     text = "é one\n\ntwo ☃\r\n" + "x" * (MAX_LINE_BYTES + 5) + "\nrest"
     for size in (1, 2, 7, 10_000):
-        told: list[str] = []
-        lines = LineSplitter(told.append)
+        messages: list[str] = []
+        lines = LineSplitter(messages.append)
         raw = text.encode()
         for start in range(0, len(raw), size):
             lines.feed(raw[start : start + size])
             assert len(lines._line) <= MAX_LINE_BYTES + 1, "a program may write for ever without a line break"
         lines.end()
-        assert told == ["é one", "two ☃", "x" * MAX_LINE_BYTES + "…", "rest"]
+        assert messages == ["é one", "two ☃", "x" * MAX_LINE_BYTES + "…", "rest"]
 
 
 # -- how it ends -----------------------------------------------------------------------------------

@@ -88,11 +88,11 @@ def test_a_signal_to_the_whole_group_of_a_worker_does_not_reach_the_guardian_fir
 
 
 async def sleeper(guarded: ProgramGroups) -> tuple[asyncio.Task[int], int]:
-    said: asyncio.Queue[str] = asyncio.Queue()
-    talk = ProgramProtocol(LineSplitter(said.put_nowait))
+    output: asyncio.Queue[str] = asyncio.Queue()
+    talk = ProgramProtocol(LineSplitter(output.put_nowait))
     argv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]
     running = asyncio.ensure_future(run_program(argv, None, os.environ, talk, lambda: 0.0))
-    group = int(await said.get())
+    group = int(await output.get())
     assert group in guarded._groups
     return running, group
 

@@ -24,11 +24,11 @@ def app() -> App:
 
 
 async def test_an_on_failure_task_receives_the_declared_parameters(app: App) -> None:
-    told: list[Failure] = []
+    messages: list[Failure] = []
 
     @app.task(serial="mail", max_attempts=3)
     async def notify(payload: Failure) -> None:
-        told.append(payload)
+        messages.append(payload)
 
     @app.task(on_failure=notify, max_attempts=1)
     async def send(to: str) -> None:
@@ -37,7 +37,7 @@ async def test_an_on_failure_task_receives_the_declared_parameters(app: App) -> 
     async with app:
         job = await send.enqueue("x")
         await app.worker(once=True).run()
-        (failure,) = told
+        (failure,) = messages
         assert (failure.job_id, failure.task, failure.arguments) == (job.id, "send", {"to": "x"})
         assert "nobody is there" in failure.error
         (done,) = await (await app.open()).inspect.list(JobFilter(task="notify", states=("completed",)))  # type: ignore[arg-type]
@@ -45,11 +45,11 @@ async def test_an_on_failure_task_receives_the_declared_parameters(app: App) -> 
 
 
 async def test_it_takes_the_facts_as_parameters_too(app: App) -> None:
-    told: list[object] = []
+    messages: list[object] = []
 
     @app.task
     def note(job_id: int, task: str, arguments: Any, error_class: str | None, error: str) -> None:
-        told.append((job_id, task, arguments, error_class, error))
+        messages.append((job_id, task, arguments, error_class, error))
 
     @app.task(on_failure=note)
     def send(to: str) -> None: ...
@@ -58,7 +58,7 @@ async def test_it_takes_the_facts_as_parameters_too(app: App) -> None:
         job = await send.enqueue("x")
         await (await app.open()).admin.permanently_fail_jobs([job.id], "not today")
         await app.worker(once=True).run()
-    assert told == [(job.id, "send", {"to": "x"}, "by hand", "not today")]
+    assert messages == [(job.id, "send", {"to": "x"}, "by hand", "not today")]
 
 
 def test_a_task_may_be_named_before_it_is_declared(app: App) -> None:

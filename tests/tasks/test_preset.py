@@ -103,5 +103,5 @@ def test_tasks_that_a_stop_would_cut_short_are_named_where_the_preset_lets_every
         app = App("memory://", preset=preset)
         app.task(name="render", timeout="10m")(lambda: None)
         embedded(run, app)
-        said = "When the worker stops, running jobs have 5m to finish (grace). Jobs of tasks that may take longer"
-        assert any(said in line and "render (10m)" in line for line in caplog.messages) is named
+        output = "When the worker stops, running jobs have 5m to finish (grace). Jobs of tasks that may take longer"
+        assert any(output in line and "render (10m)" in line for line in caplog.messages) is named

@@ -33,10 +33,10 @@ def worked(run: Run, app: App, *jobs: NewJob) -> list[Job]:
     async def go() -> list[Job]:
         async with app:
             store = await app.open(install=True)
-            made = await app.add_jobs(jobs)
+            instance = await app.add_jobs(jobs)
             await app.worker(once=True, concurrency=1).run()
-            found = [await store.jobs.get(job.id) for job in made]
-            return [job for job in found if job is not None]
+            rows = [await store.jobs.get(job.id) for job in instance]
+            return [job for job in rows if job is not None]
 
     return run(go())
 

@@ -87,8 +87,8 @@ def test_a_value_without_a_json_type_needs_an_annotation(app: App, value: object
     @app.task
     def whole(payload): ...  # type: ignore[no-untyped-def]
 
-    given = inside(value)
-    for task, arguments in [(bare, [given]), (bare, [1, given]), (whole, [given])]:
+    argument = inside(value)
+    for task, arguments in [(bare, [argument]), (bare, [1, argument]), (whole, [argument])]:
         with pytest.raises(InvalidJob, match="would arrive as"):
             task.new_job(*arguments)
 
@@ -145,12 +145,12 @@ def test_an_annotation_restores_the_type(app: App) -> None:
         days: Sequence[date] = (), kinds: dict[Color, Any] | None = None,
     ): ...  # fmt: skip
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "amount": ONE, "when": MOMENT, "color": Color.RED, "raw": b"\x00", "tags": frozenset({UUID(int=1)}),
         "names": {1: "a"}, "pair": Pair(1), "order": Order([Line(ONE)], DAY), "customer": Customer(since=MOMENT),
         "event": {"at": MOMENT}, "days": [DAY], "kinds": {Color.RED: 1},
     }  # fmt: skip
-    assert typed.definition.shape.read(typed.new_job(**given).payload) == given
+    assert typed.definition.shape.read(typed.new_job(**options).payload) == options
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,11 @@ def test_connections_and_scoped_sessions_too(jobs: Jobs, engine: Engine, kind: t
             send.enqueue_in(connection, "a")
             assert waiting(jobs) == []
     else:
-        made = scoped_session(sessionmaker(engine))
-        send.enqueue_in(made, "a")
+        instance = scoped_session(sessionmaker(engine))
+        send.enqueue_in(instance, "a")
         assert waiting(jobs) == []
-        made.commit()
-        made.remove()
+        instance.commit()
+        instance.remove()
     assert waiting(jobs) == ["a"]
 
 

@@ -55,8 +55,8 @@ def stowhand_server(postgres_server: Databases) -> Iterator[ServerSchema]:
         yield server
         server.drop()
         with psycopg.connect(url) as connection:
-            found = connection.execute("select nspname from pg_namespace where nspname like 'stowhand%'").fetchall()
-        assert found == []
+            result = connection.execute("select nspname from pg_namespace where nspname like 'stowhand%'").fetchall()
+        assert result == []
 
 
 @everywhere

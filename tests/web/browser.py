@@ -44,23 +44,23 @@ class Page(HTMLParser):
         return next(form for form in self.forms if urlsplit(form.action).path == action)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        assert len(given) == len(attrs), attrs
-        self.elements.append((tag, given))
+        options = dict(attrs)
+        assert len(options) == len(attrs), attrs
+        self.elements.append((tag, options))
         match tag:
             case "form":
-                self._inside = Form(given.get("action") or "", (given.get("method") or "get").upper())
+                self._inside = Form(options.get("action") or "", (options.get("method") or "get").upper())
                 self.forms.append(self._inside)
             case "a":
-                self.links.append(given.get("href") or "")
+                self.links.append(options.get("href") or "")
             case "textarea" if self._inside is not None:
-                self._area = given.get("name") or ""
+                self._area = options.get("name") or ""
                 self._inside.fields.append((self._area, ""))
-            case "input" if self._inside is not None and "name" in given:
-                if given.get("type") != "checkbox":
-                    self._inside.fields.append((given["name"] or "", given.get("value") or ""))
-            case "button" if self._inside is not None and "value" in given:
-                self._inside.buttons.append(given["value"] or "")
+            case "input" if self._inside is not None and "name" in options:
+                if options.get("type") != "checkbox":
+                    self._inside.fields.append((options["name"] or "", options.get("value") or ""))
+            case "button" if self._inside is not None and "value" in options:
+                self._inside.buttons.append(options["value"] or "")
             case _:
                 pass
 
@@ -120,11 +120,11 @@ class Browser:
 
     async def send(self, form: Form, *, button: Sequence[str] = (), **fields: str | Sequence[str]) -> Reply:
         """As it stands, but for these fields."""
-        given: dict[str, list[str]] = {}
+        options: dict[str, list[str]] = {}
         for name, value in form.fields:
-            given.setdefault(name, []).append(value)
-        given |= {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
-        return await self.ask(form.action, given)
+            options.setdefault(name, []).append(value)
+        options |= {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
+        return await self.ask(form.action, options)
 
     async def follow(self, reply: Reply, status: int = 200) -> Page:
         """To where a reply to a form leads."""

@@ -21,8 +21,8 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
     ids: list[int] = []
 
     async def add(**details: Any) -> int:
-        given = {"task": task, "payload": payload, "key": f"{text[:200]}-{len(ids)}", **details}
-        ids.append((await store.jobs.enqueue(NewJob(**given))).id)
+        options = {"task": task, "payload": payload, "key": f"{text[:200]}-{len(ids)}", **details}
+        ids.append((await store.jobs.enqueue(NewJob(**options))).id)
         return ids[-1]
 
     async def claim() -> Any:
@@ -30,17 +30,17 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
         (found,) = await store.claim(request)
         return found.lease
 
-    said = error or f'ValueError: {text}\n  File "{text}"\n{text}'
+    message = error or f'ValueError: {text}\n  File "{text}"\n{text}'
     for end in (
         Settlement(State.COMPLETED, AttemptOutcome.OK, result=payload),
-        Settlement(State.ERRORED, AttemptOutcome.RETRY, 3600.0, said, error_class="builtins.ValueError"),
-        Settlement(State.FAILED, AttemptOutcome.FAILED, error=said, error_class="builtins.ValueError"),
+        Settlement(State.ERRORED, AttemptOutcome.RETRY, 3600.0, message, error_class="builtins.ValueError"),
+        Settlement(State.FAILED, AttemptOutcome.FAILED, error=message, error_class="builtins.ValueError"),
     ):
         await add()
         await store.settle([(await claim(), end)])
     await add(max_attempts=1)
-    await store.settle([(await claim(), Settlement(State.FAILED, AttemptOutcome.FAILED, error=said))])
-    await store.admin.permanently_fail_jobs([await add()], said)
+    await store.settle([(await claim(), Settlement(State.FAILED, AttemptOutcome.FAILED, error=message))])
+    await store.admin.permanently_fail_jobs([await add()], message)
     await store.admin.cancel_jobs([await add()])
     await add()
     lease = await claim()

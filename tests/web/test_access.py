@@ -39,11 +39,11 @@ class Door:
         self.events.on(DashboardChanged, self.audit.append)
         self.shown: list[str] = []
         self.tokens = tokens
-        made = SignInLink(self.shown.append, self.clock) if link else None
+        instance = SignInLink(self.shown.append, self.clock) if link else None
         gate = Authenticator(TokenFile(tokens), self.events, self.clock)
-        self.access = Access(Visitors(gate, SignIn(**entrance), made, self.clock, self.events))
-        if made is not None:
-            made.make()
+        self.access = Access(Visitors(gate, SignIn(**entrance), instance, self.clock, self.events))
+        if instance is not None:
+            instance.make()
         store = MemoryStore()
 
         async def opened() -> QueueStore:
@@ -127,24 +127,24 @@ async def signed_in(door: Door) -> Browser:
 
 
 async def test_with_actions_nothing_is_shown_before_the_link_is_used(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
     page = await browser.open("/jobs?state=failed", 401)
     assert page.headers["www-authenticate"] == "Bearer"
-    (path,) = made.shown
+    (path,) = instance.shown
     page = await browser.open(path)
     after = await browser.send(page.form("/login"))
-    assert (await made.who(cookie=_cookies(browser))) == Visitor("link", EVERYTHING)
+    assert (await instance.who(cookie=_cookies(browser))) == Visitor("link", EVERYTHING)
     page = await browser.follow(after)
     assert "Sign out" in page.html
 
 
 async def test_opening_the_link_does_not_use_it(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    (path,) = made.shown
+    instance = door(link=True, allow_actions=True)
+    (path,) = instance.shown
     for method in ("GET", "HEAD", "GET"):
-        assert (await made.browser().ask(path, method=method)).status == 200
-    first, second = made.browser(), made.browser()
+        assert (await instance.browser().ask(path, method=method)).status == 200
+    first, second = instance.browser(), instance.browser()
     forms = [(await browser.open(path)).form("/login") for browser in (first, second)]
     assert (await first.send(forms[0])).status == 303
     late = Page(await second.send(forms[1]))
@@ -154,43 +154,43 @@ async def test_opening_the_link_does_not_use_it(door: Opening) -> None:
 
 
 async def test_a_link_expires_after_ten_minutes(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
-    form = (await browser.open(made.shown[0])).form("/login")
-    await made.clock.advance(LINK_LIFE_SECONDS)
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
+    form = (await browser.open(instance.shown[0])).form("/login")
+    await instance.clock.advance(LINK_LIFE_SECONDS)
     assert (await browser.send(form)).status == 401
 
 
 async def test_a_new_link_is_shown_to_the_owner_and_not_on_the_page(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
-    await made.clock.advance(LINK_LIFE_SECONDS)
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
+    await instance.clock.advance(LINK_LIFE_SECONDS)
     form = (await browser.open("/", 401)).form("/login/link")
     page = await browser.follow(await browser.send(form))
-    assert len(made.shown) == 2
-    assert made.shown[1].partition("=")[2] not in page.html
+    assert len(instance.shown) == 2
+    assert instance.shown[1].partition("=")[2] not in page.html
     await browser.send(page.form("/login/link"))
-    assert len(made.shown) == 2, "one that was not used is not replaced at once"
-    old = await browser.open(made.shown[0])
+    assert len(instance.shown) == 2, "one that was not used is not replaced at once"
+    old = await browser.open(instance.shown[0])
     assert (await browser.send(old.form("/login"))).status == 401
-    assert (await signed_in(made)).cookies
+    assert (await signed_in(instance)).cookies
 
 
 async def test_guessed_codes_are_rate_limited(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
     form = (await browser.open("/login?code=guessed")).form("/login")
     statuses = [
         (await browser.send(form, secret=f"c{number}")).status for number in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
     ]
     assert statuses == [401] * MAX_WRONG_TOKENS_PER_MINUTE + [429]
-    assert len(made.wrong) == 1
-    assert (await signed_in(made)).cookies, "the right one passes"
+    assert len(instance.wrong) == 1
+    assert (await signed_in(instance)).cookies, "the right one passes"
 
 
 async def test_without_tokens_a_pasted_token_is_refused(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
     form = (await browser.open("/", 401)).form("/login/link")
     form.action = "/login"
     for secret in ("", "anything", "stow_0_x"):
@@ -200,8 +200,8 @@ async def test_without_tokens_a_pasted_token_is_refused(door: Opening) -> None:
 
 
 async def test_a_session_ends_by_expiry_by_signing_out_and_with_the_process(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = await signed_in(made)
+    instance = door(link=True, allow_actions=True)
+    browser = await signed_in(instance)
     other = door(link=True, allow_actions=True).browser()
     other.cookies = dict(browser.cookies)
     await other.open("/", 401)
@@ -211,31 +211,31 @@ async def test_a_session_ends_by_expiry_by_signing_out_and_with_the_process(door
     assert not [name for name in browser.cookies if "session" in name]
     browser.cookies = stolen
     await browser.open("/", 401)
-    await made.clock.advance(LINK_LIFE_SECONDS)
+    await instance.clock.advance(LINK_LIFE_SECONDS)
     form = (await browser.open("/", 401)).form("/login/link")
     await browser.send(form)
-    browser = await signed_in(made)
+    browser = await signed_in(instance)
     await browser.open("/")
-    await made.clock.advance(SESSION_LIFE_SECONDS)
+    await instance.clock.advance(SESSION_LIFE_SECONDS)
     await browser.open("/", 401)
 
 
 async def test_signing_in_again_replaces_the_session(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser, before = await signed_in(made), made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser, before = await signed_in(instance), instance.browser()
     before.cookies = dict(browser.cookies)
     await browser.send((await browser.open("/login")).form("/login/link"))
-    await browser.send((await browser.open(made.shown[-1])).form("/login"))
+    await browser.send((await browser.open(instance.shown[-1])).form("/login"))
     await browser.open("/")
     await before.open("/", 401)
 
 
 async def test_a_session_cookie_set_by_another_party_is_not_adopted(door: Opening) -> None:
     """Whoever plants a cookie before the login does not know the one after it."""
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
     browser.cookies = {"stowhand-session-8080": "x" * 43, "stowhand-visit-8080": "y" * 43}
-    form = (await browser.open(made.shown[0])).form("/login")
+    form = (await browser.open(instance.shown[0])).form("/login")
     await browser.send(form)
     assert browser.cookies["stowhand-session-8080"] not in ("x" * 43, "y" * 43)
 
@@ -255,9 +255,9 @@ async def test_a_session_cookie_set_by_another_party_is_not_adopted(door: Openin
     ],
 )
 async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Right]) -> None:
-    made = door(allow_actions=True)
-    token = make_token(made.tokens, "ann", *scopes)
-    who = await made.who(authorization=f"Bearer {token}")
+    instance = door(allow_actions=True)
+    token = make_token(instance.tokens, "ann", *scopes)
+    who = await instance.who(authorization=f"Bearer {token}")
     assert who == Visitor(f"ann ({token.split('_')[1]})", frozenset(rights))
     plain = door()
     assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Right.ACT, Right.ADD}
@@ -266,24 +266,24 @@ async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...]
 
 
 async def test_a_token_signs_in_and_leads_to_the_requested_page(door: Opening) -> None:
-    made = door(allow_actions=True)
-    token = make_token(made.tokens, "ann", "read", "act")
-    browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
+    instance = door(allow_actions=True)
+    token = make_token(instance.tokens, "ann", "read", "act")
+    browser = instance.browser(host="jobs.example.com", peer="10.0.0.7")
     page = await browser.open("/jobs?state=failed", 401)
     reply = await browser.send(page.form("/login"), secret=f" {token} ")
     assert dict(reply.headers)["location"] == "/jobs?state=failed"
     page = await browser.follow(reply)
     assert "ann (" in page.html
     assert token not in page.html
-    revoke(made.tokens, "ann")
+    revoke(instance.tokens, "ann")
     await browser.open("/", 401)
 
 
 async def test_the_sign_in_page_is_not_an_error(door: Opening) -> None:
     """And leads to no page that would ask for it again."""
-    made = door()
-    make_token(made.tokens, "ann", "read")
-    browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
+    instance = door()
+    make_token(instance.tokens, "ann", "read")
+    browser = instance.browser(host="jobs.example.com", peer="10.0.0.7")
     page = await browser.open("/", 401)
     assert ('class="alert"' in page.html, "<nav" in page.html) == (True, False)
     page = Page(await browser.send(page.form("/login"), secret="wrong"))
@@ -291,26 +291,26 @@ async def test_the_sign_in_page_is_not_an_error(door: Opening) -> None:
 
 
 async def test_a_live_page_ends_when_its_token_is_revoked(door: Opening) -> None:
-    made = door()
-    token = make_token(made.tokens, "ann", "read")
-    live = LiveStreams(made.board.answer, made.board._reader, made.clock)
+    instance = door()
+    token = make_token(instance.tokens, "ann", "read")
+    live = LiveStreams(instance.board.answer, instance.board._reader, instance.clock)
     headers = {"host": "jobs.example.com", "authorization": f"Bearer {token}"}
     reply = await live.stream(Request(path="/jobs", headers=headers, peer="10.0.0.7"))
     assert not isinstance(reply.body, bytes)
     stream = aiter(reply.body)
     assert b"data-region" in await anext(stream)
-    revoke(made.tokens, "ann")
+    revoke(instance.tokens, "ann")
     following = asyncio.ensure_future(anext(stream))
-    await made.clock.advance(MAX_QUIET_SECONDS + 1)
+    await instance.clock.advance(MAX_QUIET_SECONDS + 1)
     with pytest.raises(StopAsyncIteration):
         await following
 
 
 async def test_a_token_without_rights_on_the_dashboard_does_not_sign_in(door: Opening) -> None:
-    made = door()
-    worker = make_token(made.tokens, "builder", "claim")
-    limited = make_token(made.tokens, "some", "read", tasks=("hello",))
-    browser = made.browser()
+    instance = door()
+    worker = make_token(instance.tokens, "builder", "claim")
+    limited = make_token(instance.tokens, "some", "read", tasks=("hello",))
+    browser = instance.browser()
     form = (await browser.open("/", 401)).form("/login")
     for token, words in ((worker, "gives no right on this dashboard"), (limited, "some tasks, queues or serial keys")):
         page = Page(await browser.send(form, secret=token))
@@ -320,9 +320,9 @@ async def test_a_token_without_rights_on_the_dashboard_does_not_sign_in(door: Op
 
 
 async def test_wrong_tokens_are_rate_limited_on_every_path(door: Opening) -> None:
-    made = door()
-    good = make_token(made.tokens, "ann", "read")
-    browser = made.browser(peer="10.0.0.7")
+    instance = door()
+    good = make_token(instance.tokens, "ann", "read")
+    browser = instance.browser(peer="10.0.0.7")
     form = (await browser.open("/", 401)).form("/login")
     for number in range(MAX_WRONG_TOKENS_PER_MINUTE // 2):
         await browser.open("/", 401, authorization=f"Bearer stow_{number}_x")
@@ -331,9 +331,9 @@ async def test_wrong_tokens_are_rate_limited_on_every_path(door: Opening) -> Non
     assert (stopped.status, dict(stopped.headers)["retry-after"]) == (429, "60")
     page = await browser.open("/", 429, authorization="Bearer nonsense")
     assert "too many wrong tokens from this address; wait a minute" in page.html
-    assert [event.address for event in made.wrong] == ["10.0.0.7"]
+    assert [event.address for event in instance.wrong] == ["10.0.0.7"]
     await browser.open("/", authorization=f"Bearer {good}")
-    await made.clock.advance(61)
+    await instance.clock.advance(61)
     await browser.open("/", 401, authorization="Bearer nonsense")
 
 
@@ -366,41 +366,43 @@ PROXY = {"trust_header": "X-Forwarded-User", "public_url": "https://jobs.example
 
 
 async def test_only_a_trusted_proxy_names_the_visitor(door: Opening) -> None:
-    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]), allow_actions=True)
-    told = {"x_forwarded_user": "ann@example.com", "host": "jobs.example.com"}
-    assert await made.who(peer="10.1.2.3", **told) == Visitor("ann@example.com", EVERYTHING)
+    instance = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]), allow_actions=True)
+    message = {"x_forwarded_user": "ann@example.com", "host": "jobs.example.com"}
+    assert await instance.who(peer="10.1.2.3", **message) == Visitor("ann@example.com", EVERYTHING)
     for peer in ("127.0.0.1", "11.0.0.1", "", "::ffff:11.0.0.1"):
-        page = await made.browser(peer=peer, host="jobs.example.com").open("/", 403, x_forwarded_user="ann@example.com")
+        page = await instance.browser(peer=peer, host="jobs.example.com").open(
+            "/", 403, x_forwarded_user="ann@example.com"
+        )
         assert "available only through its proxy" in page.html
-    spoofed = made.browser(peer="11.0.0.1", host="jobs.example.com")
+    spoofed = instance.browser(peer="11.0.0.1", host="jobs.example.com")
     await spoofed.open("/", 403, x_forwarded_user="ann", x_forwarded_for="10.1.2.3", forwarded="for=10.1.2.3")
 
 
 @pytest.mark.parametrize("name", ["", " ", None, "ann, bob", "a" * 129, "ann\x1b[2J", "ann\u202ebob"])
 async def test_a_proxy_that_names_no_single_visitor_is_refused(door: Opening, name: str | None) -> None:
-    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
-    browser = made.browser(peer="10.0.0.1", host="jobs.example.com")
+    instance = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
+    browser = instance.browser(peer="10.0.0.1", host="jobs.example.com")
     page = await browser.open("/", 403, x_forwarded_user=name)
     assert "does not name the visitor in X-Forwarded-User" in page.html
 
 
 async def test_behind_a_local_proxy_a_page_of_another_site_has_no_rights(door: Opening) -> None:
     """Its name may lead to this address, and then its scripts may send any header."""
-    made = door(**PROXY, proxies=Proxies(["127.0.0.1"]))
-    await made.browser(host="evil.example:8080").open("/", 403, x_forwarded_user="ann")
-    await made.browser(host="jobs.example.com").open("/", x_forwarded_user="ann")
+    instance = door(**PROXY, proxies=Proxies(["127.0.0.1"]))
+    await instance.browser(host="evil.example:8080").open("/", 403, x_forwarded_user="ann")
+    await instance.browser(host="jobs.example.com").open("/", x_forwarded_user="ann")
 
 
 async def test_behind_a_proxy_a_token_works_and_the_rate_limit_counts_the_client(door: Opening) -> None:
-    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
-    token = make_token(made.tokens, "ci", "read")
-    browser = made.browser(peer="11.0.0.1", host="jobs.example.com")
+    instance = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
+    token = make_token(instance.tokens, "ci", "read")
+    browser = instance.browser(peer="11.0.0.1", host="jobs.example.com")
     await browser.open("/", authorization=f"Bearer {token}")
     await browser.open("/", 401)
-    behind = made.browser(peer="10.0.0.1", host="jobs.example.com")
+    behind = instance.browser(peer="10.0.0.1", host="jobs.example.com")
     for _ in range(MAX_WRONG_TOKENS_PER_MINUTE):
         await behind.open("/", 401, authorization="Bearer stow_0_x", x_forwarded_for="8.8.8.8")
-    assert [event.address for event in made.wrong] == ["8.8.8.8"]
+    assert [event.address for event in instance.wrong] == ["8.8.8.8"]
 
 
 def test_a_trusted_header_without_a_proxy_is_refused_at_the_start() -> None:
@@ -417,25 +419,25 @@ def test_a_trusted_header_without_a_proxy_is_refused_at_the_start() -> None:
 
 
 async def test_a_mounted_dashboard_trusts_only_its_application(door: Opening) -> None:
-    made = Browser(Board(door().board._reader))
-    await made.open("/", 403)
+    instance = Browser(Board(door().board._reader))
+    await instance.open("/", 403)
     token = make_token(door().tokens, "ann", "read")
-    await made.open("/", 403, authorization=f"Bearer {token}")
-    made.visitor = Visitor("ann", frozenset({Right.LOOK}))
-    await made.open("/", host="any.example")
-    await made.open("/login", 404)
+    await instance.open("/", 403, authorization=f"Bearer {token}")
+    instance.visitor = Visitor("ann", frozenset({Right.LOOK}))
+    await instance.open("/", host="any.example")
+    await instance.open("/login", 404)
 
 
 # -- other sites -----------------------------------------------------------------------------------
 
 
 async def test_a_post_of_another_site_changes_nothing(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = await signed_in(made)
+    instance = door(link=True, allow_actions=True)
+    browser = await signed_in(instance)
     form = (await browser.open("/")).form("/logout")
-    given = {name: [value] for name, value in form.fields}
-    for token in ("", "0" * 64, given["token"][0][:-1], given["token"][0].upper() + "é"):
-        assert (await browser.ask("/logout", given | {"token": [token]})).status == 403
+    options = {name: [value] for name, value in form.fields}
+    for token in ("", "0" * 64, options["token"][0][:-1], options["token"][0].upper() + "é"):
+        assert (await browser.ask("/logout", options | {"token": [token]})).status == 403
     assert (await browser.ask("/logout", {"x": ["y"]})).status == 403
     for headers in (
         {"origin": "https://evil.example"},
@@ -445,18 +447,18 @@ async def test_a_post_of_another_site_changes_nothing(door: Opening) -> None:
         {"sec_fetch_site": "same-site"},
         {"sec_fetch_site": "none"},
     ):
-        assert (await browser.ask("/logout", given, **headers)).status == 403
+        assert (await browser.ask("/logout", options, **headers)).status == 403
     await browser.open("/")
     older = {"sec_fetch_site": None, "origin": None}
-    assert (await browser.ask("/logout", given, **older)).status == 303
+    assert (await browser.ask("/logout", options, **older)).status == 303
 
 
 async def test_a_form_is_valid_only_for_its_visitor(door: Opening) -> None:
-    made = door(allow_actions=True)
-    tokens = [make_token(made.tokens, name, "read") for name in ("ann", "bob")]
+    instance = door(allow_actions=True)
+    tokens = [make_token(instance.tokens, name, "read") for name in ("ann", "bob")]
     forms = []
     for token in tokens:
-        browser = made.browser()
+        browser = instance.browser()
         await browser.send((await browser.open("/", 401)).form("/login"), secret=token)
         forms.append((browser, (await browser.open("/")).form("/logout")))
     (ann, hers), (bob, his) = forms
@@ -465,13 +467,13 @@ async def test_a_form_is_valid_only_for_its_visitor(door: Opening) -> None:
 
 async def test_a_program_posts_with_only_its_token(door: Opening) -> None:
     """No other site can make a browser send that header; a wrong one is not a way around the form's token."""
-    made = door(allow_actions=True)
-    token = make_token(made.tokens, "ci", "act")
-    program = made.browser(host="jobs.example.com", peer="10.0.0.1")
-    given: dict[str, Any] = {"origin": None, "sec_fetch_site": None}
-    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **given)).status == 303
-    assert (await program.ask("/logout", {"x": ["y"]}, authorization="Bearer stow_0_x", **given)).status == 401
-    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Basic {token}", **given)).status == 401
+    instance = door(allow_actions=True)
+    token = make_token(instance.tokens, "ci", "act")
+    program = instance.browser(host="jobs.example.com", peer="10.0.0.1")
+    options: dict[str, Any] = {"origin": None, "sec_fetch_site": None}
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **options)).status == 303
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization="Bearer stow_0_x", **options)).status == 401
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Basic {token}", **options)).status == 401
     site: dict[str, Any] = {"sec_fetch_site": "cross-site"}
     assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **site)).status == 403
 
@@ -489,8 +491,8 @@ async def test_another_site_may_link_to_a_page_but_not_embed_it(door: Opening) -
 
 async def test_following_an_external_link_keeps_the_session(door: Opening) -> None:
     """The strict cookie does not come along: the page asks to go on, and throws nothing away."""
-    made = door(link=True, allow_actions=True)
-    browser = await signed_in(made)
+    instance = door(link=True, allow_actions=True)
+    browser = await signed_in(instance)
     kept = dict(browser.cookies)
     page = await browser.open("/jobs?state=failed", 401, cookie=None, **FOREIGN)
     assert "/jobs?state=failed" in page.links
@@ -501,9 +503,9 @@ async def test_following_an_external_link_keeps_the_session(door: Opening) -> No
 
 
 async def test_every_reply_has_the_security_headers(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = await signed_in(made)
-    stranger = made.browser()
+    instance = door(link=True, allow_actions=True)
+    browser = await signed_in(instance)
+    stranger = instance.browser()
     for reply in (
         await browser.ask("/"),
         await browser.ask("/nowhere"),
@@ -525,9 +527,9 @@ async def test_every_reply_has_the_security_headers(door: Opening) -> None:
 
 
 async def test_cookies_are_protected_from_scripts_other_sites_and_other_ports(door: Opening) -> None:
-    made = door(link=True, allow_actions=True)
-    browser = made.browser()
-    reply = await browser.send((await browser.open(made.shown[0])).form("/login"))
+    instance = door(link=True, allow_actions=True)
+    browser = instance.browser()
+    reply = await browser.send((await browser.open(instance.shown[0])).form("/login"))
     (session,) = _set(reply)
     assert session.split("=")[0] == "stowhand-session-8080"
     assert session.endswith("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43200")
@@ -572,9 +574,9 @@ async def test_a_visitor_who_only_looks_gets_no_cookie(door: Opening) -> None:
     ],
 )
 async def test_a_login_redirects_only_to_own_pages(door: Opening, back: str) -> None:
-    made = door()
-    token = make_token(made.tokens, "ann", "read")
-    browser = made.browser()
+    instance = door()
+    token = make_token(instance.tokens, "ann", "read")
+    browser = instance.browser()
     form = (await browser.open("/", 401)).form("/login")
     reply = await browser.send(form, secret=token, back=back)
     assert dict(reply.headers)["location"] == "/"

@@ -56,9 +56,9 @@ class Desk:
         return int((await self.store.jobs.enqueue(NewJob(task=task, **details))).id)
 
     async def job(self, job_id: int) -> Job:
-        found = await self.store.jobs.get(job_id)
-        assert found is not None
-        return found  # type: ignore[no-any-return]
+        result = await self.store.jobs.get(job_id)
+        assert result is not None
+        return result  # type: ignore[no-any-return]
 
     async def running(self) -> int:
         request = ClaimRequest(worker="w1", token="6c5f0b1e-0000-4000-8000-000000000001", limit=1, lease=600.0)
@@ -71,9 +71,9 @@ class Desk:
         assert action in form.buttons
         reply = await self.browser.send(form, action=action, id=[str(one) for one in job_ids], **fields)
         if reply.status == 200:
-            asked = Page(reply)
-            assert "Are you sure?" in asked.html
-            reply = await self.browser.send(asked.form("/act"), **fields)
+            request = Page(reply)
+            assert "Are you sure?" in request.html
+            reply = await self.browser.send(request.form("/act"), **fields)
         return reply
 
     async def said(self, reply: Reply) -> list[str]:
@@ -82,8 +82,8 @@ class Desk:
 
 
 def _said(page: Page) -> list[str]:
-    found = page.html.partition('<ul class="messages"')[2].partition("</ul>")[0]
-    return [line.partition("</li>")[0] for line in found.split("<li>")[1:]]
+    result = page.html.partition('<ul class="messages"')[2].partition("</ul>")[0]
+    return [line.partition("</li>")[0] for line in result.split("<li>")[1:]]
 
 
 @asynccontextmanager
@@ -204,13 +204,13 @@ async def test_a_form_sent_twice_acts_once() -> None:
     for action in JOB_ACTIONS:
         job_id = await desk.add()
         form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
-        found = []
+        rows = []
         for _ in range(2):
-            given = {"priority": "3"} if action == "reschedule" else {}
-            assert (await desk.browser.send(form, action=action, sure="yes", **given)).status == 303
+            options = {"priority": "3"} if action == "reschedule" else {}
+            assert (await desk.browser.send(form, action=action, sure="yes", **options)).status == 303
             job = await desk.store.jobs.get(job_id)
-            found.append(job and (job.state, job.priority, job.attempts, job.finished_at, job.last_error))
-        assert found[0] == found[1], action
+            rows.append(job and (job.state, job.priority, job.attempts, job.finished_at, job.last_error))
+        assert rows[0] == rows[1], action
 
 
 @pytest.mark.parametrize(
@@ -380,8 +380,8 @@ async def test_changed_fields_are_checked_and_used(store_at: Stores) -> None:
             page = Page(reply)
             assert (reply.status, words in page.html) == (400, True), (words, page.html[:4000])
             sent = dict(page.form("/again").fields)
-            if (given := fields.get("payload")) is not None and len(given) < 1000:
-                assert sent["payload"].strip() == given, "what was typed is not lost"
+            if (value := fields.get("payload")) is not None and len(value) < 1000:
+                assert sent["payload"].strip() == value, "what was typed is not lost"
         assert await desk.store.jobs.get(old + 2) is None or len(await desk.store.inspect.list()) == 2
 
 
@@ -448,8 +448,8 @@ async def test_without_the_right_to_look_an_action_reveals_no_task() -> None:
     form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
     again = (await desk.browser.open(f"/again?id={job_id}")).form("/again")
     desk.browser.visitor = Visitor("ann", frozenset({Right.ACT, Right.ADD}))
-    asked = Page(await desk.browser.send(form, action="remove"))
-    assert (asked.status, "h1dden" in asked.html) == (200, False)
+    request = Page(await desk.browser.send(form, action="remove"))
+    assert (request.status, "h1dden" in request.html) == (200, False)
     assert "h1dden" not in (await desk.browser.open(f"/again?id={job_id}", 403)).html
     assert (await desk.browser.send(again)).status == 403
 
@@ -551,16 +551,16 @@ async def test_all_jobs_that_match_are_retried_after_one_question(
         await desk.store.admin.permanently_fail_jobs([*failed, other[0]], "Boom: no disk")
         page = await desk.browser.open("/jobs?state=failed&task=send&error=no+disk")
         assert "that match" in _bulk(page), "60 are more than a page"
-        asked = Page(await desk.browser.send(page.form("/act/matching"), action="retry"))
-        assert "Retry 60 failed jobs with task send, error no disk?" in asked.html
+        request = Page(await desk.browser.send(page.form("/act/matching"), action="retry"))
+        assert "Retry 60 failed jobs with task send, error no disk?" in request.html
         assert {job.state for job in [await desk.job(one) for one in failed]} == {State.FAILED}, "asked first"
-        reply = await desk.browser.send(asked.form("/act/matching"))
+        reply = await desk.browser.send(request.form("/act/matching"))
         assert await desk.said(reply) == ["Retry 60 jobs: done"]
         assert [len(one.ids) for one in desk.told] == [25, 25, 10], "each call is audited"
         assert {one for told in desk.told for one in told.ids} == set(map(str, failed))
         assert {(await desk.job(one)).state for one in failed} == {State.QUEUED}
         assert (await desk.job(other[0])).state is State.FAILED
-        again = await desk.browser.send(asked.form("/act/matching"))
+        again = await desk.browser.send(request.form("/act/matching"))
         assert await desk.said(again) == ["No job matches anymore."]
 
 
@@ -574,10 +574,10 @@ async def test_all_matching_jobs_are_canceled_up_to_the_maximum(
         page = await desk.browser.open("/jobs?serial=q&state=queued")
         assert "Cancel all 5" in _bulk(page)
         assert "Retry" not in _bulk(page)
-        asked = Page(await desk.browser.send(page.form("/act/matching"), action="cancel"))
-        assert "Cancel 3 queued jobs with serial q?" in asked.html
-        assert "More jobs match" in asked.html
-        lines = await desk.said(await desk.browser.send(asked.form("/act/matching")))
+        request = Page(await desk.browser.send(page.form("/act/matching"), action="cancel"))
+        assert "Cancel 3 queued jobs with serial q?" in request.html
+        assert "More jobs match" in request.html
+        lines = await desk.said(await desk.browser.send(request.form("/act/matching")))
         assert lines == ["Cancel 3 jobs: done", "More jobs match; repeat the action to change them."]
         assert [(await desk.job(one)).state for one in ids].count(State.CANCELED) == 3
 

@@ -43,15 +43,15 @@ async def test_an_outage_shows_its_start_and_ends_by_itself() -> None:
         return store
 
     board = Board(Reader(opened))
-    asked = Request(path="/jobs", visitor=ADMIN, is_identified=True)
-    reply = await board.answer(asked)
+    request = Request(path="/jobs", visitor=ADMIN, is_identified=True)
+    reply = await board.answer(request)
     assert isinstance(reply.body, bytes)
     assert reply.status == 503
     assert ("refresh", "5") in reply.headers
     assert b"The store does not answer" in reply.body
     assert b"Since <time" in reply.body
     assert b"secret" not in reply.body
-    assert (await board.answer(asked)).status == 200
+    assert (await board.answer(request)).status == 200
 
 
 async def test_a_schema_error_does_not_show_the_start_of_an_earlier_outage() -> None:
@@ -75,8 +75,8 @@ async def test_a_missing_schema_names_the_command() -> None:
 
 
 async def test_links_have_the_prefix_and_quote_names() -> None:
-    asked = Request(prefix="/ops/jobs")
-    assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
+    request = Request(prefix="/ops/jobs")
+    assert request.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
         "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
     )
     page = await PageReader(MemoryStore(), prefix="/ops/jobs").page("/")

@@ -40,8 +40,8 @@ def drawn(chart: Markup) -> ElementTree.Element:
 
 
 def path(chart: Markup, style: str) -> str:
-    found = drawn(chart).find(f".//path[@class='{style}']")
-    return "" if found is None else found.get("d", "")
+    result = drawn(chart).find(f".//path[@class='{style}']")
+    return "" if result is None else result.get("d", "")
 
 
 @pytest.mark.parametrize("count", [1, 2, 60, 1000])
@@ -130,6 +130,6 @@ def test_counts_are_assigned_to_their_columns() -> None:
         Period(NOON + timedelta(minutes=minute), 60, task, OutcomeCounts(ok=1, waits={3: 1}))
         for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))
     ]
-    found = time_slots(periods, NOON, NOON + timedelta(minutes=12), 300)
-    assert [slot.start.minute for slot in found] == [0, 5, 10]
-    assert [slot.tally and slot.tally.ok for slot in found] == [3, 1, None]
+    result = time_slots(periods, NOON, NOON + timedelta(minutes=12), 300)
+    assert [slot.start.minute for slot in result] == [0, 5, 10]
+    assert [slot.tally and slot.tally.ok for slot in result] == [3, 1, None]

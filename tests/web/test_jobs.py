@@ -159,23 +159,25 @@ async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
 
 async def test_an_error_text_is_not_linked_to_a_task() -> None:
     store = MemoryStore()
-    told = NewJob(task="it's &#39; <q>")
-    for on_failure in (None, told):
+    message = NewJob(task="it's &#39; <q>")
+    for on_failure in (None, message):
         job = await store.jobs.enqueue(NewJob(task="send", on_failure=on_failure))
         await store.admin.permanently_fail_jobs([job.id], "a job of 'x' was bad; the value of 'y' was enqueued")
         page = await PageReader(store).page(f"/job?id={job.id}")
         assert not [one for one in links(page) if "since=" in one]
-        assert ("<q>" in page, "reports its failure" in page) == (False, on_failure is told)
+        assert ("<q>" in page, "reports its failure" in page) == (False, on_failure is message)
 
 
 async def test_a_job_that_reports_a_failure_links_to_the_failed_job(store_at: Stores) -> None:
     async with store_at() as store:
-        told = await store.jobs.enqueue(NewJob(task="send", on_failure=NewJob(task="notify")))
-        await store.admin.permanently_fail_jobs([told.id], "no")
+        message = await store.jobs.enqueue(NewJob(task="send", on_failure=NewJob(task="notify")))
+        await store.admin.permanently_fail_jobs([message.id], "no")
         (teller,) = (await store.inspect.search()).jobs[:1]
         assert teller.task == "notify"
-        assert f"/job?id={told.id}" in links(await PageReader(store).page(f"/job?id={teller.id}"))
-        (onward,) = [one for one in links(await PageReader(store).page(f"/job?id={told.id}")) if "task=notify" in one]
+        assert f"/job?id={message.id}" in links(await PageReader(store).page(f"/job?id={teller.id}"))
+        (onward,) = [
+            one for one in links(await PageReader(store).page(f"/job?id={message.id}")) if "task=notify" in one
+        ]
         assert f"/job?id={teller.id}" in links(await PageReader(store).page(onward))
         (lease,) = await claimed(store)
         await store.settle([(lease, COMPLETED)])

@@ -201,5 +201,5 @@ async def test_a_long_list_has_pages() -> None:
 def cells(text: str, row: str) -> list[str]:
     """The words of a row, without markup."""
     body = text.partition(f'<tr id="{row}"')[2].partition("</tr>")[0]
-    found = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", body, re.DOTALL)
-    return [re.sub(r"<[^>]+>", "", one).strip() for one in found]
+    result = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", body, re.DOTALL)
+    return [re.sub(r"<[^>]+>", "", one).strip() for one in result]

@@ -181,8 +181,8 @@ async def test_each_rendering_uses_the_current_rights() -> None:
 
 async def test_an_asset_is_not_streamed() -> None:
     """Or who has not signed in keeps asking the store, and takes the places of viewers."""
-    asked = Request(path="/assets/board.css", headers={"accept": "text/event-stream"})
-    reply = await Board(Theatre().reader).answer(asked)
+    request = Request(path="/assets/board.css", headers={"accept": "text/event-stream"})
+    reply = await Board(Theatre().reader).answer(request)
     assert isinstance(reply.body, bytes)
 
 
@@ -213,9 +213,9 @@ async def test_an_outage_is_reported_without_another_query(monkeypatch: pytest.M
     stream = await theatre.stream()
     await theatre.next(stream)
     monkeypatch.setattr(theatre.store.inspect, "amounts", away)
-    asked = len(theatre.asked)
+    request = len(theatre.asked)
     assert await theatre.next(stream, after=MAX_QUIET_SECONDS) == b"event: outage\ndata: The store does not answer\n\n"
-    assert len(theatre.asked) == asked
+    assert len(theatre.asked) == request
     monkeypatch.undo()
     theatre.body = theatre.body.replace(b"one", b"back")
     assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)

@@ -33,9 +33,9 @@ async def heartbeats_of(store: QueueStore) -> AsyncIterator[Heartbeats]:
 
 def lines(page: str) -> list[tuple[str, str]]:
     """What needs attention, without what holds names of another direction apart; and where each leads."""
-    found = re.findall(r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</a>', page)
-    said = [(re.sub("<time.*?</time>", "ago", what), href) for href, what in found]
-    return [(html.unescape(re.sub("</bdi>|[\u2068\u2069]", "", what)), html.unescape(href)) for what, href in said]
+    result = re.findall(r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</a>', page)
+    messages = [(re.sub("<time.*?</time>", "ago", what), href) for href, what in result]
+    return [(html.unescape(re.sub("</bdi>|[\u2068\u2069]", "", what)), html.unescape(href)) for what, href in messages]
 
 
 async def test_each_attention_item_links_to_its_jobs(store_at: Stores) -> None:

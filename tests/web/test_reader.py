@@ -33,11 +33,11 @@ async def _answers(takes: float, after: list[float]) -> list[int]:
         return store
 
     reader, question = Reader(opened, clock), Counter(clock, takes)
-    found = [await reader.query_shared("it", question)]
+    rows = [await reader.query_shared("it", question)]
     for seconds in after:
         await clock.advance(seconds)
-        found.append(await reader.query_shared("it", question))
-    return found
+        rows.append(await reader.query_shared("it", question))
+    return rows
 
 
 def test_a_quick_answer_is_shared_for_a_second() -> None:
@@ -94,10 +94,10 @@ def test_an_expired_answer_is_not_kept() -> None:
 
 def test_an_outage_is_reported_once_and_so_is_its_end() -> None:
     async def run() -> list[Event]:
-        told: list[Event] = []
+        notices: list[Event] = []
         events, store = Events(), MemoryStore()
         for kind in (DashboardStoreLost, DashboardStoreRecovered):
-            events.on(kind, told.append)
+            events.on(kind, notices.append)
 
         async def opened() -> MemoryStore:
             return store
@@ -111,7 +111,7 @@ def test_an_outage_is_reported_once_and_so_is_its_end() -> None:
         for question in (there, away, away, there, there):
             with suppress(StoreUnreachable):
                 await reader.query(question)
-        return told
+        return notices
 
     away, back = asyncio.run(run())
     assert away == DashboardStoreLost("no route")

@@ -30,9 +30,9 @@ async def probe(attempt: Attempt[Job]) -> str:
     """What a clean slot looks like: not cancelled, before and after a wait, with the context of the worker."""
     task = asyncio.current_task()
     assert task is not None
-    found = (task.cancelling(), name.get())
+    result = (task.cancelling(), name.get())
     await asyncio.sleep(0)
-    attempt.then.append(NewJob(task="verdict", payload=json.dumps([*found, task.cancelling(), name.get()])))
+    attempt.then.append(NewJob(task="verdict", payload=json.dumps([*result, task.cancelling(), name.get()])))
     return ""
 
 
@@ -350,8 +350,8 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
 async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> None:
     class Wrong:
         def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
-            given: Any = 7
-            return given if attempt.record.task == "bad" else nothing(attempt)
+            value: Any = 7
+            return value if attempt.record.task == "bad" else nothing(attempt)
 
     async with at_work(Wrong()) as harness:
         assert (await harness.does("bad")).state is State.ERRORED

@@ -126,8 +126,10 @@ async def test_the_next_are_claimed_while_half_of_those_ahead_are_still_there() 
     async with at_work(nothing, concurrency=4) as harness:
         await harness.add(count=6_000)
         await harness.clock.advance(1)
-        asked = sorted(limits(harness))
-        assert asked[len(asked) // 2] <= 4 + 500 + 1, "handlers that never wait would keep the loop until all are gone"
+        request = sorted(limits(harness))
+        assert request[len(request) // 2] <= 4 + 500 + 1, (
+            "handlers that never wait would keep the loop until all are gone"
+        )
 
 
 async def test_nothing_is_ahead_when_the_options_say_so() -> None:

@@ -49,9 +49,9 @@ def test_values_of_every_plain_kind_are_compared(value: Any) -> None:
 
 def test_the_values_of_a_list_are_kept_as_they_were() -> None:
     values = [1, 2]
-    made = Where("size", "in", values)
+    instance = Where("size", "in", values)
     values.append(3)
-    assert made.value == (1, 2)
+    assert instance.value == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_places_and_values_must_go_together(text: Any, values: Any, says: str) -
 
 
 def test_braces_and_percents_are_text() -> None:
-    made = sql("tags @> '{{a}}' AND path LIKE '100%' AND size < {}", 5)
-    assert made.pieces == ("tags @> '{a}' AND path LIKE '100%' AND size < ", "")
-    assert made.values == (5,)
+    instance = sql("tags @> '{{a}}' AND path LIKE '100%' AND size < {}", 5)
+    assert instance.pieces == ("tags @> '{a}' AND path LIKE '100%' AND size < ", "")
+    assert instance.values == (5,)

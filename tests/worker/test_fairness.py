@@ -85,10 +85,10 @@ async def test_fewer_jobs_than_requested_from_a_rationing_store_do_not_end_the_r
 
 async def test_if_no_task_is_skipped_there_is_one_claim_of_all_tasks() -> None:
     _, store = await order({"a": 1}, concurrency=4, fair=True)
-    asked = [request.tasks for request in store.called("claim") if not request.suspects]
-    assert set(asked) == {TASKS}
+    calls = [request.tasks for request in store.called("claim") if not request.suspects]
+    assert set(calls) == {TASKS}
     plain = (await order({"a": 1}, concurrency=4))[1]
-    assert len(asked) == sum(not request.suspects for request in plain.called("claim"))
+    assert len(calls) == sum(not request.suspects for request in plain.called("claim"))
 
 
 def test_a_worker_of_any_task_cannot_be_fair() -> None:

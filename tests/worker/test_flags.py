@@ -141,8 +141,8 @@ async def test_a_job_whose_flag_is_allowed_again_is_found_at_the_next_poll() -> 
     forbidden = ["slow"]
     async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as harness:
         await harness.clock.advance(3.9)
-        asked = len(ordinary(harness)) - len(RECHECK_DELAYS_SECONDS)
-        assert asked <= 3, "a forbidden job that is due must not keep an idle worker busy"
+        request = len(ordinary(harness)) - len(RECHECK_DELAYS_SECONDS)
+        assert request <= 3, "a forbidden job that is due must not keep an idle worker busy"
         forbidden.clear()
         await harness.clock.advance(2.1)
         assert worked_off(harness) == [1]
@@ -220,18 +220,18 @@ async def test_a_failing_function_prevents_claims_and_is_called_with_backoff(how
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
         await harness.clock.advance(60)
         assert not harness.store.called("claim")
-        told = harness.events(StoreCallFailed)
-        assert {event.operation for event in told} == {"forbidden flags"}
-        assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
-        pauses = [event.retry_in for event in told]
+        message = harness.events(StoreCallFailed)
+        assert {event.operation for event in message} == {"forbidden flags"}
+        assert "no such table" in message[0].error if how == "raises" else "forbidden flags: " in message[0].error
+        pauses = [event.retry_in for event in message]
         assert pauses == sorted(pauses)
         assert pauses[-1] == 5.0
-        assert len(told) < 25
+        assert len(message) < 25
         fails = False
         await harness.clock.advance(5)
         assert worked_off(harness) == [1]
         assert [(event.operation, event.failures) for event in harness.events(StoreRecovered)] == [
-            ("forbidden flags", len(told))
+            ("forbidden flags", len(message))
         ]
 
 
@@ -298,9 +298,9 @@ async def test_each_claim_emits_an_event_before_and_after() -> None:
     async with at_work(nothing, concurrency=3) as harness:
         await harness.add(count=2)
         await harness.clock.advance(1)
-        asked = [request.limit for request in harness.store.called("claim")]
-        assert [event.limit for event in harness.events(ClaimStarted)] == asked
-        assert len(harness.events(ClaimFinished)) == len(asked)
+        calls = [request.limit for request in harness.store.called("claim")]
+        assert [event.limit for event in harness.events(ClaimStarted)] == calls
+        assert len(harness.events(ClaimFinished)) == len(calls)
         assert sum(event.jobs for event in harness.events(ClaimFinished)) == 2
         assert harness.events(ClaimFinished)[-1].jobs == 0
 

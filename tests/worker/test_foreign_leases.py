@@ -154,13 +154,13 @@ async def test_claims_ask_about_foreign_leases_once_a_second_at_most() -> None:
         for _ in range(50):
             await harness.add()
             await clock.advance(0.1)
-        asked = [
+        calls = [
             moment
             for name, moment, request in harness.store.calls
             if name == "claim" and not request.suspects and request.own_leases is not None
         ]
-        assert 3 <= len(asked) <= 7
-        assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked))
+        assert 3 <= len(calls) <= 7
+        assert all(later - earlier >= 1.0 for earlier, later in pairwise(calls))
 
 
 async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_has_just_ended() -> None:

@@ -115,9 +115,9 @@ async def test_a_post_handle_that_raises_is_reported_and_affects_no_other_job() 
     async with at_work(recorder, concurrency=1) as harness:
         assert (await harness.does()).state is State.COMPLETED
         assert (await harness.does()).state is State.COMPLETED
-        told = harness.events(HookFailed)
-        assert [(event.hook, event.job_id) for event in told] == [("post_handle", 1), ("post_handle", 2)]
-        assert "too late" in told[0].error
+        message = harness.events(HookFailed)
+        assert [(event.hook, event.job_id) for event in message] == [("post_handle", 1), ("post_handle", 2)]
+        assert "too late" in message[0].error
 
 
 async def test_post_handle_holds_the_slot_and_the_stop_waits_for_it() -> None:
@@ -268,11 +268,11 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
 
     async with at_work(Recorder(slow_failure), clock=clock) as harness:
         await harness.does(seconds=3)
-        told = [event for event in harness.events(HookFinished) if event.hook != "pre_claim"]
-        assert [(event.hook, event.failed) for event in told] == [
+        messages = [event for event in harness.events(HookFinished) if event.hook != "pre_claim"]
+        assert [(event.hook, event.failed) for event in messages] == [
             ("pre_handle", False), ("handle", True), ("post_handle", False),
         ]  # fmt: skip
-        assert told[1].seconds == pytest.approx(2)
+        assert messages[1].seconds == pytest.approx(2)
 
 
 async def test_a_handler_that_is_cancelled_by_the_stop_has_its_post_handle_too() -> None:

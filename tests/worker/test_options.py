@@ -53,10 +53,10 @@ def test_a_wrong_option_is_refused_when_it_is_made(given: dict[str, Any], says: 
 
 def test_every_duration_may_be_a_timedelta() -> None:
     names = ("lease", "poll_interval", "heartbeat_interval", "timeout", "sweep_interval", "grace")
-    given: dict[str, Any] = dict.fromkeys((*names, "max_age"), timedelta(minutes=1))
-    made = WorkerOptions(**(given | {"lease": timedelta(hours=1)}))
-    assert (made.lease, made.max_age) == (3600.0, 60.0)
-    assert {getattr(made, name) for name in names[1:]} == {60.0}
+    options: dict[str, Any] = dict.fromkeys((*names, "max_age"), timedelta(minutes=1))
+    worker = WorkerOptions(**(options | {"lease": timedelta(hours=1)}))
+    assert (worker.lease, worker.max_age) == (3600.0, 60.0)
+    assert {getattr(worker, name) for name in names[1:]} == {60.0}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_every_duration_may_be_a_timedelta() -> None:
     [("512MB", 512_000_000), ("1GiB", 2**30), ("1.5 gib", 3 * 2**29), ("20000 kB", 20_000_000), (2**25, 2**25)],
 )
 def test_memory_may_be_a_phrase(given: Any, size: int) -> None:
-    made = WorkerOptions(max_memory=given)
-    assert made.max_memory == size
+    worker = WorkerOptions(max_memory=given)
+    assert worker.max_memory == size
     assert parse_size(format_size(size)) == size
 
 

@@ -325,10 +325,10 @@ async def test_a_raised_outcome_is_recorded_as_the_returned_one(
 
 
 async def test_the_policy_is_not_called_for_a_raised_outcome() -> None:
-    asked: list[BaseException | None] = []
+    calls: list[BaseException | None] = []
 
     def backoff(attempt: int, error: BaseException | None) -> float:
-        asked.append(error)
+        calls.append(error)
         return 60.0
 
     def gives_up(error: BaseException) -> str:
@@ -338,7 +338,7 @@ async def test_the_policy_is_not_called_for_a_raised_outcome() -> None:
     raises.returns = Retry("busy")
     async with at_work(raises) as harness:
         assert (await harness.does()).state is State.ERRORED
-    assert asked == [None]
+    assert calls == [None]
 
 
 @pytest.mark.parametrize("outcome", [one for one, _, _ in RAISED], ids=repr)

@@ -259,6 +259,6 @@ async def test_an_idle_worker_claims_suspects_once_after_each_ordinary_claim() -
 
     async with at_work(nothing, isolate=isolate) as harness:
         await harness.clock.advance(100)
-        asked = [request.suspects for request in harness.store.called("claim")]
-        assert asked == [False, True] * (len(asked) // 2)
-        assert len(asked) >= 20
+        calls = [request.suspects for request in harness.store.called("claim")]
+        assert calls == [False, True] * (len(calls) // 2)
+        assert len(calls) >= 20

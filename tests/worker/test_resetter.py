@@ -97,7 +97,7 @@ async def test_a_prompt_resetter_sweeps_when_a_lease_ends_and_others_keep_their_
 
 async def test_a_sweep_continues_while_it_finds_jobs_and_respects_the_slack() -> None:
     clock, empty = FakeClock(), asyncio.Event()
-    found: list[list[Any]] = [[1], [2], []]
+    rows: list[list[Any]] = [[1], [2], []]
 
     class Full(FaultyStore):
         def heartbeats(self) -> Any:
@@ -108,9 +108,9 @@ async def test_a_sweep_continues_while_it_finds_jobs_and_respects_the_slack() ->
 
             async def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
-                if len(found) == 1:
+                if len(rows) == 1:
                     empty.set()
-                return found.pop(0)
+                return rows.pop(0)
 
             heartbeats.foreign = late  # type: ignore[method-assign]
             heartbeats.reset_stalled = reset_stalled  # type: ignore[method-assign]

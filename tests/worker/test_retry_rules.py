@@ -87,10 +87,10 @@ async def test_what_is_never_retried_is_not_retried_by_a_list(kind: type[Excepti
 
 
 async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_errors_of_the_task() -> None:
-    asked: list[tuple[int, BaseException | None]] = []
+    calls: list[tuple[int, BaseException | None]] = []
 
     def backoff(attempt: int, error: BaseException | None) -> timedelta:
-        asked.append((attempt, error))
+        calls.append((attempt, error))
         return timedelta(minutes=1)
 
     async def act(how: str) -> object:
@@ -100,17 +100,17 @@ async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_err
 
     async with doing(act, retry_on=KeyError, backoff=backoff, timeout=5) as harness:
         retried = await harness.does(payload='{"how":"retry"}')
-        assert (retried.state, asked) == (State.ERRORED, [(1, None)])
+        assert (retried.state, calls) == (State.ERRORED, [(1, None)])
         assert (await harness.does(payload='{"how":"soon"}')).state is State.ERRORED
         assert (await harness.does(payload='{"how":"fail"}')).state is State.FAILED
-        assert len(asked) == 1, "the wait was said, or nobody waits"
+        assert len(calls) == 1, "the wait was said, or nobody waits"
         slow = await harness.does(payload='{"how":"slow"}', seconds=6)
         assert (slow.state, str(slow.last_error)[:9]) == (State.ERRORED, "timed out")
-        assert asked[1:] == [(1, None)] or (2, None) in asked[1:]
-        asked.clear()
+        assert calls[1:] == [(1, None)] or (2, None) in calls[1:]
+        calls.clear()
         other = await harness.does(payload='{"who":"?"}')
         assert other.state is State.ERRORED, "another version may take it"
-        assert [type(error).__name__ for _, error in asked] == ["PayloadMismatch"]
+        assert [type(error).__name__ for _, error in calls] == ["PayloadMismatch"]
         await harness.clock.advance(58)
         assert (await harness.job(other.id)).attempts == 1
         await harness.clock.advance(3)
@@ -118,17 +118,17 @@ async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_err
 
 
 async def test_the_backoff_receives_the_error_and_is_called_only_for_a_retry() -> None:
-    asked: list[BaseException | None] = []
+    calls: list[BaseException | None] = []
 
     def backoff(attempt: int, error: BaseException | None) -> str:
-        asked.append(error)
+        calls.append(error)
         return "5m" if isinstance(error, PermissionError) else "1s"
 
     for max_attempts, count in ((2, 1), (1, 0)):
-        asked.clear()
+        calls.clear()
         async with doing(raising(PermissionError("locked")), backoff=backoff, max_attempts=max_attempts) as harness:
             job = await harness.does(seconds=290, max_attempts=max_attempts)
-            assert (job.attempts, len(asked)) == (1, count)
+            assert (job.attempts, len(calls)) == (1, count)
             await harness.clock.advance(12)
             assert (await harness.job(job.id)).attempts == max_attempts
 

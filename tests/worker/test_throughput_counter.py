@@ -64,9 +64,9 @@ def test_a_batch_is_counted_by_task_and_outcome(paper: Paper) -> None:
         one, one, paper.ended("b", FAILED, ran=3.0), paper.ended(settlement=WITH_RESULT, waited=60), one,
         paper.ended("b", waited=-5.0),
     ])  # fmt: skip
-    found = paper.take()
-    assert found.keys() == {(MINUTE, "t"), (MINUTE, "b")}
-    mine, other = found[MINUTE, "t"], found[MINUTE, "b"]
+    result = paper.take()
+    assert result.keys() == {(MINUTE, "t"), (MINUTE, "b")}
+    mine, other = result[MINUTE, "t"], result[MINUTE, "b"]
     assert (mine.ok, mine.ended, other.ok, other.failed) == (4, 4, 1, 1)
     assert mine.runs == {bucket_of(0.001): 3, bucket_of(0.01): 1}
     assert mine.waits == {bucket_of(0.5): 3, bucket_of(60): 1}
@@ -115,9 +115,9 @@ def test_what_was_refused_counts_as_late_once(paper: Paper) -> None:
     taken = paper.book.take()
     paper.book.mark_written(taken, [(MINUTE, "t")])
     paper.book.mark_written(taken, [(MINUTE, "t")])
-    found = paper.take()
-    assert found[MINUTE + 11, "t"].late == 1, "two of the three had been written"
-    assert found[MINUTE + 11, "t"].ended == 0
+    result = paper.take()
+    assert result[MINUTE + 11, "t"].late == 1, "two of the three had been written"
+    assert result[MINUTE + 11, "t"].ended == 0
 
 
 def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> None:
@@ -125,18 +125,18 @@ def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> Non
         paper.book.count([paper.ended(at=paper.monotonic - 1000)])
         paper.book.mark_unwritten(paper.book.take())
         paper.monotonic += 60
-    found = paper.take()
-    assert len(found) <= MAX_KEPT_MINUTES + 2
-    assert sum(tally.late for tally in found.values()) >= 3 * MAX_KEPT_MINUTES - len(found)
-    assert sum(tally.ended + tally.late for tally in found.values()) == 3 * MAX_KEPT_MINUTES
+    result = paper.take()
+    assert len(result) <= MAX_KEPT_MINUTES + 2
+    assert sum(tally.late for tally in result.values()) >= 3 * MAX_KEPT_MINUTES - len(result)
+    assert sum(tally.ended + tally.late for tally in result.values()) == 3 * MAX_KEPT_MINUTES
 
 
 def test_tasks_beyond_the_maximum_share_a_row(paper: Paper) -> None:
     paper.book.count([paper.ended(f"t{number}") for number in range(MAX_TASKS_PER_MINUTE + 7)])
-    found = paper.take()
-    assert found[MINUTE, OTHER_TASKS].ok == 7
-    assert len(found[MINUTE, OTHER_TASKS].runs) == 1
-    assert len(found) == MAX_TASKS_PER_MINUTE + 1
+    result = paper.take()
+    assert result[MINUTE, OTHER_TASKS].ok == 7
+    assert len(result[MINUTE, OTHER_TASKS].runs) == 1
+    assert len(result) == MAX_TASKS_PER_MINUTE + 1
 
 
 def test_resets_are_counted_also_those_before_the_first_reply(paper: Paper) -> None:

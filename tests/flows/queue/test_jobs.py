@@ -32,11 +32,11 @@ async def all_jobs(at: Harness) -> int:
 
 def test_ids_sort_by_when_they_were_made() -> None:
     ids = Ids()
-    made = [ids.new() for _ in range(10_000)]
-    assert made == sorted(made)
-    assert len(set(made)) == len(made)
-    assert {one[14] for one in made} == {"7"}
-    assert {one[19] for one in made} <= set("89ab")
+    jobs = [ids.new() for _ in range(10_000)]
+    assert jobs == sorted(jobs)
+    assert len(set(jobs)) == len(jobs)
+    assert {one[14] for one in jobs} == {"7"}
+    assert {one[19] for one in jobs} <= set("89ab")
 
 
 def test_jobs_are_found_by_each_value_of_their_lookups(harness: MakeHarness, run: Run) -> None:

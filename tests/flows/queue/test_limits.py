@@ -27,8 +27,8 @@ def test_a_limiter_starts_its_reservoir_in_a_window_and_delays_the_others(harnes
     async def story() -> None:
         queues = (Queue("first", limiter=Limiter(reservoir=3, interval=3.0, group_by="guild")),)
         async with harness(*queues) as at:
-            made = [new for n in range(60) for new in [{"guild": n % 4}]]
-            for attributes in made:
+            jobs = [new for n in range(60) for new in [{"guild": n % 4}]]
+            for attributes in jobs:
                 await at.create(attributes)
             ran: list[float] = []
             start = at.time.now().timestamp()

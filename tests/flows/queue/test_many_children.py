@@ -89,9 +89,9 @@ def test_a_long_list_of_parameters_is_stored_separately_and_read_by_all(
             await at.step("parent")
             await at.step("parent:kid", lambda job: {"length": len(job["text"])})
             await at.step("parent")
-            given: list[dict[str, Any]] = []
-            await at.step("after", recording(given, {}))
-            assert given == [{"id": job_id, PARAMS: LONG, "m": 1}]
+            values: list[dict[str, Any]] = []
+            await at.step("after", recording(values, {}))
+            assert values == [{"id": job_id, PARAMS: LONG, "m": 1}]
             (child,) = await at.engine.children(job_id, "parent", 0, 9)
             assert child["length"] == 70_000
 
@@ -125,8 +125,8 @@ def test_results_are_gathered_page_by_page_in_their_order(
             assert await end(at, "parent:kid", 5) == 5
             at.time.move(2.0)
             await at.step("parent")
-            found = (await at.read(job_id) or {})["children:parent:results"]
-            assert [child["n"] for child in found] == [0, 1, 2, 3, 4]
+            result = (await at.read(job_id) or {})["children:parent:results"]
+            assert [child["n"] for child in result] == [0, 1, 2, 3, 4]
 
     run(story())
 

@@ -37,8 +37,8 @@ async def made(harness: MakeHarness) -> Harness:
 
 
 async def results_of(at: Harness, job_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await at.read(job_id) or {})[RESULTS]
-    return found
+    rows: list[dict[str, Any]] = (await at.read(job_id) or {})[RESULTS]
+    return rows
 
 
 def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: MakeHarness, run: Run) -> None:
@@ -51,11 +51,11 @@ def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: Ma
             await at.step("parent")
             assert await at.states("parent") == {"parked": 1}
             assert [each.state for each in await at.engine.positions("parent", 9)] == ["parked"]
-            given: list[dict[str, Any]] = []
-            await at.step("parent:other", recording(given, {"r": 20}))
-            assert given[0].items() >= {"n": 2, "priority": 2, "correlationId": "corr"}.items()
-            assert given[0]["flowName"] == "parent:other"
-            assert "childName" not in given[0]
+            values: list[dict[str, Any]] = []
+            await at.step("parent:other", recording(values, {"r": 20}))
+            assert values[0].items() >= {"n": 2, "priority": 2, "correlationId": "corr"}.items()
+            assert values[0]["flowName"] == "parent:other"
+            assert "childName" not in values[0]
             assert await at.states("parent") == {"parked": 1}
             await at.step("parent:kid", lambda job: {"r": 10})
             assert await at.states("parent") == {"waiting": 1}
@@ -298,11 +298,11 @@ def test_a_parent_without_gather_has_empty_results(harness: MakeHarness, run: Ru
 
 
 def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     class Slow:
         async def wake(self, key: str) -> ParentWakeup:
-            asked.append(key)
+            calls.append(key)
             await asyncio.sleep(0.01)
             return ParentWakeup.OPEN
 
@@ -310,9 +310,9 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
         children = Parents(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())
         for _ in range(100):
             await children.child_ended(ParentLink("1", "q"))
-        assert len(asked) == 1
+        assert len(calls) == 1
         await asyncio.wait(list(children._waking.values()))
-        assert len(asked) == 2, "and once more after the last"
+        assert len(calls) == 2, "and once more after the last"
         await children.close()
 
     run(story())

@@ -27,11 +27,11 @@ THREE = (
 def test_a_job_passes_every_queue_once_and_keeps_every_result(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*THREE, lookup_attributes=("userId",)) as at:
-            given: list[dict[str, Any]] = []
+            values: list[dict[str, Any]] = []
 
             job_id = await at.create({"userId": 1, "n": 3, "text": 'a "b"', "nothing": None}, correlation_id="corr-1")
-            await at.step("first", recording(given, {"x": 1}))
-            await at.step("second", recording(given, None))
+            await at.step("first", recording(values, {"x": 1}))
+            await at.step("second", recording(values, None))
             assert await at.read(job_id) == {
                 "id": job_id,
                 "userId": 1,
@@ -41,12 +41,12 @@ def test_a_job_passes_every_queue_once_and_keeps_every_result(harness: MakeHarne
                 "correlationId": "corr-1",
                 "completed-queue": "second",
             }
-            await at.step("third", recording(given, {"done": True, "n": 4}))
+            await at.step("third", recording(values, {"done": True, "n": 4}))
             end = {"id": job_id, "userId": 1, "text": 'a "b"', "x": 1, "correlationId": "corr-1", "n": 4}
             assert await at.read(job_id) == {**end, "done": True, "completed-queue": "third"}
-            assert given[0] == {"id": job_id, "userId": 1, "n": 3, "gone": None}
-            assert given[1]["completed-queue"] == "first"
-            assert given[2]["completed-queue"] == "second"
+            assert values[0] == {"id": job_id, "userId": 1, "n": 3, "gone": None}
+            assert values[1]["completed-queue"] == "first"
+            assert values[2]["completed-queue"] == "second"
             assert [await at.begin(queue) for queue in ("first", "second", "third")] == [None] * 3
 
     run(story())
@@ -56,10 +56,10 @@ def test_the_priority_layout_gives_the_jobs_own_facts_too(harness: MakeHarness, 
     async def story() -> None:
         queues = Queue("first", attributes_to_get=("n",), priorities=2), *THREE[1:]
         async with harness(*queues, layout=Layout.PRIORITY) as at:
-            given: list[dict[str, Any]] = []
+            values: list[dict[str, Any]] = []
             job_id = await at.create({"n": 3, "m": 4}, correlation_id="c", priority=2)
-            await at.step("first", lambda job: given.append(dict(job)))
-            assert given == [{"id": job_id, "n": 3, "flowName": "demo", "priority": 2, "correlationId": "c"}]
+            await at.step("first", lambda job: values.append(dict(job)))
+            assert values == [{"id": job_id, "n": 3, "flowName": "demo", "priority": 2, "correlationId": "c"}]
 
     run(story())
 

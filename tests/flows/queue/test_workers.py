@@ -170,8 +170,8 @@ def test_an_error_of_the_shared_listener_reaches_all_waiting_workers(run: Run, m
         listener = SharedListener(store)
         with monkeypatch.context() as outage:
             outage.setattr(store, "wait", deaf)
-            told = await asyncio.gather(*(listener.wait(0, 60.0) for _ in range(3)), return_exceptions=True)
-        assert [type(each) for each in told] == [StoreUnreachable] * 3
+            message = await asyncio.gather(*(listener.wait(0, 60.0) for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in message] == [StoreUnreachable] * 3
         await listener.wait(0, 0.01)
         assert listener.wakes == 0
         await listener.close()
@@ -232,11 +232,11 @@ def test_the_last_waiting_worker_ends_the_wait_at_the_store(run: Run) -> None:
 
 
 def test_concurrent_checks_of_existence_share_the_next_query(run: Run) -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     class Counting(type(MemoryStore().flows)):  # type: ignore[misc]
         async def exists(self, ids: Any) -> set[str]:
-            asked.append(len(ids))
+            calls.append(len(ids))
             await asyncio.sleep(0)
             return set(await super().exists(ids))
 
@@ -247,7 +247,7 @@ def test_concurrent_checks_of_existence_share_the_next_query(run: Run) -> None:
         engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(FIVE)))
         answers = await asyncio.gather(*(engine._exists(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]
-        assert asked == [1, 3]
+        assert calls == [1, 3]
         assert await engine._exists("a")
 
     run(story())

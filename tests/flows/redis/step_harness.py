@@ -178,8 +178,8 @@ class Harness:
         return places
 
     def lock(self, queue: str, job_id: str) -> str | None:
-        found: str | None = self.client.get(self.keys.lock(queue, job_id))
-        return found
+        result: str | None = self.client.get(self.keys.lock(queue, job_id))
+        return result
 
     def snapshot(self) -> dict[str, Any]:
         """Return the database without times to live, owners of queues, leases, and notes of sweeps."""
@@ -279,15 +279,15 @@ def park(
     harness: Harness, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
 ) -> list[tuple[str, str]]:
     """Let a parent fan out, and return (queue, id) of its children. ``recorded``: the expected reply."""
-    made = [(f"parent:{kid}", *harness.keys.child(f"parent:{kid}", f"u{number}")) for number, kid in enumerate(kids)]
+    jobs = [(f"parent:{kid}", *harness.keys.child(f"parent:{kid}", f"u{number}")) for number, kid in enumerate(kids)]
     children = [
         NewChild(queue, child_id, {"flowName": raw_of(queue), "n": raw_of(number), "nothing": raw_of(None)})
-        for number, (queue, child_id, _) in enumerate(made)
+        for number, (queue, child_id, _) in enumerate(jobs)
     ]
-    fields = {"children:parent:jobs": raw_of([key for _, _, key in made])}
+    fields = {"children:parent:jobs": raw_of([key for _, _, key in jobs])}
     end = Settlement(
         State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(fields=fields, children=children))
     )
     reply: object = harness.settle(lease, end, "parent")
     assert getattr(reply, "state", reply) is recorded
-    return [(queue, child_id) for queue, child_id, _ in made]
+    return [(queue, child_id) for queue, child_id, _ in jobs]

@@ -30,9 +30,9 @@ QUEUES = [
 
 def line() -> str:
     """Return the ACL rules of the page."""
-    found = re.search("^ACL SETUSER (.*)$", PAGE, re.MULTILINE)
-    assert found is not None
-    return found[1]
+    result = re.search("^ACL SETUSER (.*)$", PAGE, re.MULTILINE)
+    assert result is not None
+    return result[1]
 
 
 def tagged(rules: str) -> str:
@@ -58,12 +58,12 @@ class Place:
 
     def refused(self) -> list[str]:
         """What the user was refused: keys and commands."""
-        found: list[str] = []
+        rows: list[str] = []
         for server in self.servers:
             with server.client() as client:
                 entries: Any = client.execute_command("ACL", "LOG")
-                found += [f"{one['reason']}: {one['object']}" for one in entries]
-        return found
+                rows += [f"{one['reason']}: {one['object']}" for one in entries]
+        return rows
 
 
 @pytest.fixture

@@ -42,11 +42,11 @@ def is_canceled(harness: Harness, lease: Lease, queue: str = "first") -> bool:
 def test_a_settlement_after_a_cancellation_request_cancels_the_job(harness: Harness, how: str) -> None:
     lease, other = harness.start(), harness.start()
     assert cancel(harness, lease.job_id).result is ActionResult.ASKED
-    told = with_state(SETTLEMENTS[how], State.CANCELED)
-    assert harness.settle(lease, SETTLEMENTS[how]) == told
+    message = with_state(SETTLEMENTS[how], State.CANCELED)
+    assert harness.settle(lease, SETTLEMENTS[how]) == message
     assert is_canceled(harness, lease)
     image = harness.snapshot()
-    assert harness.settle(lease, SETTLEMENTS[how], repeat=True) == told
+    assert harness.settle(lease, SETTLEMENTS[how], repeat=True) == message
     assert harness.snapshot() == image
     assert harness.settle(other, SETTLEMENTS[how]) is Verdict.SETTLED
 

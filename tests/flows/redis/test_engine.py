@@ -223,8 +223,8 @@ def test_children_are_created_once_with_their_parameters(
     async def check() -> None:
         async with flow_bench(redis_url, shape(FAMILY, layout), look) as bench:
             job = await bench.create(params("kid", "other", "stranger", "kid"))
-            given = look.hget(bench.hash_key(job), "children:parent:params")
-            look.hset(bench.hash_key(job), "children:parent:params", f"[7,null,{str(given)[1:]}")
+            value = look.hget(bench.hash_key(job), "children:parent:params")
+            look.hset(bench.hash_key(job), "children:parent:params", f"[7,null,{str(value)[1:]}")
             (claim,) = await bench.claim("parent")
             attempt = Attempt(claim, 0.0)
             warned: list[str] = []

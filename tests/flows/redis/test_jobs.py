@@ -68,11 +68,11 @@ def test_a_job_of_the_priority_layout_contains_its_flow(run: Run, redis_url: str
                 "{demo}:open:demo:userId:x:y",
                 "{demo}:queue:first:2:waiting",
             }
-            made = bench.value(job, "createdAtTimestamp")
-            assert abs(made - time.time() * 1000) < 60_000
+            instance = bench.value(job, "createdAtTimestamp")
+            assert abs(instance - time.time() * 1000) < 60_000
             assert bench.hash(job) == {
                 "userId": '"x:y"', "correlationId": '"corr-1"', "flowName": '"demo"', "priority": "2",
-                "createdAtTimestamp": str(made), "lookups:lists": '["{demo}:job:demo:userId:x:y"]',
+                "createdAtTimestamp": str(instance), "lookups:lists": '["{demo}:job:demo:userId:x:y"]',
                 "flow:state": '"waiting:first"',
             }  # fmt: skip
             with pytest.raises(InvalidJob, match="has 1 to 2"):

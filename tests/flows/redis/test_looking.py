@@ -81,8 +81,8 @@ def test_missing_jobs_do_not_shift_positions(run: Run, redis_url: str, look: red
             gone = jobs[3]
             look.delete(bench.hash_key(gone))
             assert await bench.engine.ids("k", "1") == jobs
-            found = await bench.engine.read(jobs, resolve_children=True)
-            assert [None if job is None else (job["id"], job["n"]) for job in found] == [
+            result = await bench.engine.read(jobs, resolve_children=True)
+            assert [None if job is None else (job["id"], job["n"]) for job in result] == [
                 None if job == gone else (job, n) for n, job in enumerate(jobs)
             ]
 
@@ -189,8 +189,8 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
             apart = await bench.create({})
             look.lrem(bench.queue("first", "waiting"), 1, apart)
             look.rpush(bench.queue("first", "suspects"), apart)
-            found = await bench.engine.positions("first", 10)
-            assert [(each.job_id, each.priority, each.state, each.position) for each in found] == [
+            result = await bench.engine.positions("first", 10)
+            assert [(each.job_id, each.priority, each.state, each.position) for each in result] == [
                 *((job, 1, "waiting", place) for place, job in enumerate(high, 1)),
                 *((job, 2, "waiting", place) for place, job in enumerate(low, 4)),
                 (apart, 1, "waiting", 6),
@@ -198,7 +198,7 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
                 (soon, 2, "delayed", 1),
                 (late, 1, "delayed", 2),
             ]
-            ready = [each.ready_at - time.time() for each in found if each.ready_at is not None]
+            ready = [each.ready_at - time.time() for each in result if each.ready_at is not None]
             assert [round(seconds, -2) for seconds in ready] == [600, 900]
             few = await bench.engine.positions("first", 1)
             assert [(each.state, each.job_id) for each in few] == [

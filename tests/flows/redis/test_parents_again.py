@@ -46,14 +46,14 @@ def test_each_time_it_fans_out_anew(run: Run, redis_url: str, look: redis.Redis,
                 await bench.work("parent:kid", square)
                 await bench.work("parent")
                 await bench.work("check", again)
-            assert given == [[1], [4, 9], []]
+            assert values == [[1], [4, 9], []]
             assert bench.members("parent", "waiting") == [job]
 
-    given: list[Sequence[int]] = []
+    values: list[Sequence[int]] = []
     following = iter(((2, 3), (), (4,)))
 
     def again(job: FlowJob) -> dict[str, Any]:
-        given.append([child["square"] for child in job["children:parent:results"]])
+        values.append([child["square"] for child in job["children:parent:results"]])
         return {"next_queue": "parent"} | kids(*next(following))
 
     run(story())
@@ -69,11 +69,11 @@ def test_a_parent_does_not_create_its_children_twice_before_it_moves_on(
             job = await bench.create(kids(5))
             await bench.work("parent")
             await bench.work("parent:kid", square)
-            made = bench.value(job, "children:parent:jobs")
+            instance = bench.value(job, "children:parent:jobs")
             look.hset(bench.hash_key(job), "children:parent:results", "[]")
             look.hset(bench.hash_key(job), "completed-queue", '"parent"')
             await bench.work("parent")
-            assert bench.value(job, "children:parent:jobs") == made
+            assert bench.value(job, "children:parent:jobs") == instance
             assert bench.members("check", "waiting") == [job]
             assert [child["square"] for child in bench.value(job, "children:parent:results")] == [25]
 

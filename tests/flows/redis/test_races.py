@@ -42,9 +42,9 @@ async def abandon(store: FlowStore, lease: Lease) -> bool:
 
 async def reset(store: FlowStore, lease: Lease) -> bool:
     heartbeats = store.heartbeats()
-    found = await heartbeats.reset_lease(lease)
+    result = await heartbeats.reset_lease(lease)
     await heartbeats.close()
-    return len(found) == 1
+    return len(result) == 1
 
 
 ACTS: dict[str, Act] = {
@@ -86,8 +86,8 @@ def test_two_claims_never_share_a_job(plain_harness: Harness) -> None:
     async def scene() -> list[str]:
         async def claims_of(store: FlowStore) -> list[str]:
             taken: list[str] = []
-            while found := await store.claim(ClaimRequest(worker="w", token=new_token(), limit=7, lease=30.0)):
-                taken += [claim.lease.job_id for claim in found]
+            while result := await store.claim(ClaimRequest(worker="w", token=new_token(), limit=7, lease=30.0)):
+                taken += [claim.lease.job_id for claim in result]
             return taken
 
         return [job_id for part in await asyncio.gather(*map(claims_of, stores)) for job_id in part]

@@ -278,9 +278,9 @@ def test_an_unwritable_settlement_fails_only_its_job(plain_harness: Harness, why
 
 def test_a_message_with_anything_in_it_is_kept(plain_harness: Harness) -> None:
     lease = plain_harness.start()
-    said = 'line\n"quoted" \\ ü €'
-    plain_harness.settle(lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error=said))
-    assert plain_harness.values(lease.job_id)["failedErrorMsg"] == said
+    output = 'line\n"quoted" \\ ü €'
+    plain_harness.settle(lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error=output))
+    assert plain_harness.values(lease.job_id)["failedErrorMsg"] == output
 
 
 def test_a_batch_of_any_size_is_settled_in_parts(plain_harness: Harness) -> None:
@@ -342,8 +342,8 @@ def test_an_execution_costs_few_commands(harness: Harness, queue: str, following
     """Those in scripts too. What a batch has in common (lists, locks, its mark) is one command for all of it."""
 
     def counted() -> int:
-        found = harness.client.info("commandstats")
-        return sum(found[f"cmdstat_{name}"]["calls"] for name in COUNTED if f"cmdstat_{name}" in found)
+        result = harness.client.info("commandstats")
+        return sum(result[f"cmdstat_{name}"]["calls"] for name in COUNTED if f"cmdstat_{name}" in result)
 
     harness.add_many(ALL, queue, n=1, createdAtTimestamp=1)
     before = counted()

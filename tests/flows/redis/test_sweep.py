@@ -25,10 +25,10 @@ def test_the_first_sweep_changes_nothing_and_the_second_resets_the_job(harness: 
         harness.client.flushdb()
         job_id, other, begun = moved_by_the_original(harness), harness.add(), harness.now_ms()
         assert harness.sweep(sweeps=1) == []
-        found = harness.run(harness.store().sweep())  # at once: that is not a second look
+        result = harness.run(harness.store().sweep())  # at once: that is not a second look
         if harness.now_ms() - begun < 1000:
             break
-    assert found == []
+    assert result == []
     assert harness.where(job_id) == ["first processing"]
     assert harness.sweep(sweeps=1) == [ResetJob(job_id, "first", State.QUEUED)]
     assert harness.ids() == [job_id, other]
@@ -103,8 +103,8 @@ def test_a_long_list_is_swept_page_by_page(plain_harness: Harness) -> None:
     plain_harness.claim(limit=2100)
     locks = [plain_harness.keys.lock("first", job_id) for job_id in ids]
     plain_harness.client.delete(*locks[:1500], *locks[1501:])
-    found = [reset.job_id for reset in plain_harness.sweep()]
-    assert sorted(found) == sorted(ids[:1500] + ids[1501:])
+    rows = [reset.job_id for reset in plain_harness.sweep()]
+    assert sorted(rows) == sorted(ids[:1500] + ids[1501:])
     assert plain_harness.ids(kind="processing") == [ids[1500]]
 
 
@@ -177,10 +177,10 @@ def test_a_token_that_was_abandoned_claims_nothing_more(harness: Harness) -> Non
 def test_our_processes_sweep_queues_that_only_the_original_serves(plain_harness: Harness) -> None:
     job_id, ready = moved_by_the_original(plain_harness, "second"), plain_harness.add("second", push=False)
     plain_harness.client.zadd(plain_harness.keys.delayed("second"), {ready: plain_harness.now_ms() - 2000})
-    found: list[ResetJob] = []
+    rows: list[ResetJob] = []
     for _ in range(2):
-        found = list(plain_harness.heartbeats_of(plain_harness.new_store("first")).reset_stalled(0))
+        rows = list(plain_harness.heartbeats_of(plain_harness.new_store("first")).reset_stalled(0))
         plain_harness.client.delete(plain_harness.keys.swept("first"), plain_harness.keys.swept("second"))
         plain_harness.client.zincrby(plain_harness.keys.unlocked("second"), -1001, job_id)
-    assert found == [ResetJob(job_id, "second", State.QUEUED)]
+    assert rows == [ResetJob(job_id, "second", State.QUEUED)]
     assert plain_harness.ids("second") == [job_id, ready]

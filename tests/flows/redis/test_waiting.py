@@ -112,7 +112,7 @@ def original(harness: Harness, stop: threading.Event, taken: list[str]) -> None:
 
 def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harness: Harness) -> None:
     harness = plain_harness
-    made: list[str] = []
+    jobs: list[str] = []
     taken: list[str] = []
     stop = threading.Event()
 
@@ -127,13 +127,13 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harnes
         heard: list[bool] = []
         sleepers = [asyncio.create_task(sleeper(store, heard)) for store in stores]
         for number in range(200):
-            made.append(harness.add(n=number))
+            jobs.append(harness.add(n=number))
             if number % 20 == 0:
                 await asyncio.sleep(0.01)
         while not any(heard):
-            made.append(harness.add())
+            jobs.append(harness.add())
             await asyncio.sleep(0.01)
-        await until(lambda: len(taken) == len(made))
+        await until(lambda: len(taken) == len(jobs))
         stop.set()
         await asyncio.gather(*sleepers)
 
@@ -146,8 +146,8 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harnes
         stop.set()
         for worker in workers:
             worker.join()
-    assert sorted(taken) == sorted(made), "each exactly once"
-    assert sorted(harness.ids(kind="processing")) == sorted(made)
+    assert sorted(taken) == sorted(jobs), "each exactly once"
+    assert sorted(harness.ids(kind="processing")) == sorted(jobs)
     assert harness.ids() == []
 
 

@@ -82,7 +82,7 @@ class Administrator:
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """The given details; the state follows from the numbers. An expired lease is reset first, as by the sweep."""
-        given = validate_reschedule(to)
+        value = validate_reschedule(to)
         with self._transaction() as rows:
             changed = actionable(rows, job_ids)
             for row in changed:
@@ -91,7 +91,7 @@ class Administrator:
                     leasing.reset(rows, [row.lease()], tells=False)
                 if row.state is not State.CANCELED:
                     waited = row.waits()
-                    set_details(rows, row, given)
+                    set_details(rows, row, value)
                     if row.state is State.FAILED and (waited or died):
                         enqueueing.tell_of_failure(rows, row, BY_HAND if waited else WORKER_DIED)
             return [row.job() for row in changed]
@@ -167,8 +167,8 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
 
 def actionable(rows: Rows, job_ids: Sequence[int]) -> list[Row]:
     """The live rows of these ids, in order, but those under a live lease."""
-    found = [rows.live.get(job_id) for job_id in validate_ids(job_ids)]
-    return [row for row in found if row is not None and (row.lease_until is None or row.lease_until < rows.now)]
+    results = [rows.live.get(job_id) for job_id in validate_ids(job_ids)]
+    return [row for row in results if row is not None and (row.lease_until is None or row.lease_until < rows.now)]
 
 
 def fence_out(row: Row) -> None:

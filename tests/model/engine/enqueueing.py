@@ -129,10 +129,10 @@ def tell_of_failure(rows: Rows, row: Row, error_class: str | None) -> None:
     """Called by whatever has just failed a row for good: enqueue what it names, in the same transaction."""
     if row.on_failure is not None:
         handler, error = row.on_failure, row.last_error or ""
-        told = failure_job(
+        message = failure_job(
             handler, job_id=row.id, task=row.task, payload=row.payload, error_class=error_class, error=error
         )
-        add(rows, told)
+        add(rows, message)
 
 
 def replace(row: Row, job: NewJob, rows: Rows) -> None:

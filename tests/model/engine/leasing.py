@@ -54,8 +54,8 @@ def expire(rows: Rows) -> None:
 
 def expiries(rows: Rows) -> list[datetime]:
     """When those that wait expire."""
-    found = (rows.live.get(job_id) for job_id in rows.expiring)
-    return [row.expires_at for row in found if row and row.expires_at and row.state is State.QUEUED]
+    result = (rows.live.get(job_id) for job_id in rows.expiring)
+    return [row.expires_at for row in result if row and row.expires_at and row.state is State.QUEUED]
 
 
 def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:

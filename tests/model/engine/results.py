@@ -22,13 +22,13 @@ class Results:
 
 def statuses(rows: Rows, job_ids: Sequence[int]) -> list[JobStatus]:
     """Of those that have ended, have made place for another job, or are nowhere."""
-    found = []
+    results = []
     for job_id in job_ids:
         row = rows.find(job_id)
         if row is None:
-            found.append(JobStatus(job_id, is_known=job_id <= rows.last_id))
+            results.append(JobStatus(job_id, is_known=job_id <= rows.last_id))
         elif row.state.terminal or row.replaced is not None:
-            found.append(
+            results.append(
                 JobStatus(
                     job_id,
                     row.state,
@@ -42,4 +42,4 @@ def statuses(rows: Rows, job_ids: Sequence[int]) -> list[JobStatus]:
                     replaced=row.replaced,
                 )
             )
-    return found
+    return results

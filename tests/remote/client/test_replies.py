@@ -265,8 +265,8 @@ def test_a_settlement_that_is_too_large_for_a_request_is_not_sent(run: Run, resu
 def test_the_reply_is_the_settlement_that_the_server_has_recorded(run: Run) -> None:
     recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
     differences = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
-    asked = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="it failed")
-    batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
+    request = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="it failed")
+    batch = [(Lease(n, "t", 1), request) for n in (1, 2)]
 
     async def go(server: CannedServer) -> None:
         store = HttpStore(server.url)
@@ -304,7 +304,7 @@ def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None
             await store.jobs.enqueue(NewJob(task="t"))
         with pytest.raises(StoreError, match="not for the task 't'"):
             await store.jobs.enqueue(NewJob(task="t"))
-        asked = len(server.heads)
+        request = len(server.heads)
         for wrong in ([NewJob(task="a", key="k"), NewJob(task="b", key="k")], [NewJob(task="")]):
             with pytest.raises(InvalidJob):
                 await store.jobs.enqueue_many(wrong)
@@ -312,7 +312,7 @@ def test_a_failed_enqueue_reports_the_jobs_of_earlier_requests(run: Run) -> None
             await store.jobs.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
         with pytest.raises(InvalidJob, match="enqueue_many"):
             await store.jobs.add_jobs([NewJob(task="t") for _ in range(1001)])
-        assert len(server.heads) == asked, "what cannot be is refused before anything is sent"
+        assert len(server.heads) == request, "what cannot be is refused before anything is sent"
         await store.close()
 
     first = reply({"ids": list(range(1, 1001))})

@@ -397,10 +397,10 @@ def test_waiting_polls_of_a_token_are_limited(lend: Lend, monkeypatch: pytest.Mo
 
 def test_conditions_are_refused_by_a_store_without_them(lend: Lend) -> None:
     client = lend().client()
-    asked = claiming(conditions=[{"column": "size", "op": "<", "value": 3}])
-    client.post("claim", **asked).refused(400, "refused")
-    asked = claiming(conditions=[{"column": "size", "op": "; drop", "value": 3}])
-    client.post("claim", **asked).refused(400, "refused")
+    request = claiming(conditions=[{"column": "size", "op": "<", "value": 3}])
+    client.post("claim", **request).refused(400, "refused")
+    request = claiming(conditions=[{"column": "size", "op": "; drop", "value": 3}])
+    client.post("claim", **request).refused(400, "refused")
 
 
 def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
@@ -409,13 +409,13 @@ def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
     (claim,) = client.claim()
     client.settle(claim, result='"hush"')
     client.post("enqueue", jobs=[{"task": "t", "payload": '"hush"'}])
-    told = lending.events_of(RemoteCallAudited)
-    assert [(event.call, event.ids, event.verdicts) for event in told] == [
+    message = lending.events_of(RemoteCallAudited)
+    assert [(event.call, event.ids, event.verdicts) for event in message] == [
         ("claim", (str(job_id),), ()),
         ("settle", (str(job_id),), ("completed: settled",)),
         ("enqueue", (str(job_id + 1),), ()),
     ]
-    words = repr(told)
+    words = repr(message)
     assert all(secret not in words for secret in ("hush", claim["authorization"], claim["lease"]["token"]))
 
 

@@ -124,8 +124,8 @@ def test_a_job_outside_the_token_is_reported_as_unknown(lend: Lend, tokens: Path
     client = lending.client(ours)
     other, own = lending.add("b"), lending.add("a")
     lending.do(lending.store.admin.cancel(own))  # type: ignore[union-attr]
-    found = client.post("ends", job_ids=[other, own]).body["ended"]
-    assert [(one["job_id"], one["state"], one["is_known"]) for one in found] == [
+    result = client.post("ends", job_ids=[other, own]).body["ended"]
+    assert [(one["job_id"], one["state"], one["is_known"]) for one in result] == [
         (other, None, False),
         (own, "canceled", True),
     ]

@@ -48,8 +48,8 @@ class Scene:
         return store
 
     async def claim(self, store: HttpStore, token: str | None = None, limit: int = 1) -> list[Claim[Any]]:
-        asked = ClaimRequest(worker="w", token=token or str(uuid.uuid4()), limit=limit, lease=30.0)
-        return list(await store.claim(asked))
+        request = ClaimRequest(worker="w", token=token or str(uuid.uuid4()), limit=limit, lease=30.0)
+        return list(await store.claim(request))
 
     async def state(self, job_id: int) -> tuple[State, int]:
         job = await self.lent.jobs.get(job_id)
@@ -63,13 +63,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(shared_server: SharedServer, tokens: Path | None = None) -> AsyncIterator[Scene]:
-    made = await asyncio.to_thread(Scene, shared_server, tokens)
-    with made.proxy:
+    instance = await asyncio.to_thread(Scene, shared_server, tokens)
+    with instance.proxy:
         try:
-            yield made
+            yield instance
         finally:
-            await made.close()
-            await asyncio.to_thread(shared_server.withdraw, made.url)
+            await instance.close()
+            await asyncio.to_thread(shared_server.withdraw, instance.url)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY, Fault.DROP])

@@ -208,12 +208,12 @@ def test_conditions_are_limited_by_the_token_and_another_token_changes_nothing(r
 
     async def go() -> None:
         async with uploads.lent() as remote:
-            asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0)
+            request = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0)
             with pytest.raises(ConfigurationError, match="not for the condition column 'path'"):
-                await remote.claim(msgspec.structs.replace(asked, conditions=(Where("path", "=", "a"),)))
+                await remote.claim(msgspec.structs.replace(request, conditions=(Where("path", "=", "a"),)))
             async with HttpStore(remote.description, HttpOptions(token=limited)) as other:
-                assert await other.claim(asked) == []
-            assert len(await remote.claim(asked)) == 3
+                assert await other.claim(request) == []
+            assert len(await remote.claim(request)) == 3
 
     run(go())
     assert uploads.sql("SELECT DISTINCT state FROM uploads") == [(State.PROCESSING.value,)]

@@ -75,7 +75,7 @@ def test_each_job_is_settled_once_despite_network_and_server_failures(
     serving: Serving, postgres_url: str, token: str, run: Run
 ) -> None:
     rng = random.Random(4)
-    told: Counter[int] = Counter()
+    message: Counter[int] = Counter()
     ran: Counter[int] = Counter()
     unknown: list[JobUnknown] = []
 
@@ -92,7 +92,7 @@ def test_each_job_is_settled_once_despite_network_and_server_failures(
                 proxy.go.set()
                 proxy.plan = lambda path: rng.choice(FAULTS) if rng.random() < OFTEN else None
                 stores = [HttpStore(proxy.url, HttpOptions(token=token, timeout=3.0)) for _ in range(2)]
-                workers = [await _worker(store, handle, told, unknown) for store in stores]
+                workers = [await _worker(store, handle, message, unknown) for store in stores]
                 running = [asyncio.create_task(worker.run()) for worker in workers]
                 for kill in range(KILLS):
                     await _until(beside, JOBS * (kill + 1) // (KILLS + 1))
@@ -109,7 +109,7 @@ def test_each_job_is_settled_once_despite_network_and_server_failures(
             assert len(proxy.met) > 8, "there was no bad weather at all"
             assert set(ran) == set(ids)
             assert unknown == []
-            assert told == dict.fromkeys(ids, 1)
+            assert message == dict.fromkeys(ids, 1)
 
     run(go(), 100)
 

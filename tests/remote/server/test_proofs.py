@@ -19,15 +19,15 @@ def test_a_proof_is_good_for_one_worker_token_one_job_one_claim_one_epoch_and_on
     token, proofs = str(uuid.uuid4()), Proofs(b"k" * 32)
     lease = Lease(7, token, 3)
     good = Proof(lease=lease, authorization=proofs.authorization(ADA, lease))
-    found = proofs.verified_lease(ADA, good)
-    assert found is not None
-    assert (found.job_id, found.epoch, found.token) == (7, 3, proofs.store_token(ADA, token))
+    result = proofs.verified_lease(ADA, good)
+    assert result is not None
+    assert (result.job_id, result.epoch, result.token) == (7, 3, proofs.store_token(ADA, token))
     others = (Lease("7", token, 3), Lease(8, token, 3), Lease(7, str(uuid.uuid4()), 3), Lease(7, token, 4))
     for other in others:
         assert proofs.verified_lease(ADA, Proof(lease=other, authorization=good.authorization)) is None
     assert proofs.verified_lease(BOB, good) is None
     assert Proofs(b"o" * 32).verified_lease(ADA, good) is None
-    assert Proofs(b"k" * 32).verified_lease(ADA, good) == found
+    assert Proofs(b"k" * 32).verified_lease(ADA, good) == result
 
 
 def test_each_worker_token_maps_a_claim_token_to_another_store_token() -> None:

@@ -61,8 +61,8 @@ def test_a_repeated_settlement_is_counted_once(run: Run) -> None:
         await lender.clock.advance(2)
         turned = Settlement(State.CANCELED, AttemptOutcome.CANCELED)
         replies: tuple[Reply, ...] = (Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned)
-        found = [RecordedSettlement.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
-        lender.throughput.count_settlements(leases, found)
+        rows = [RecordedSettlement.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
+        lender.throughput.count_settlements(leases, rows)
         lender.throughput.count_settlements(
             leases[:2], [RecordedSettlement(Verdict.ALREADY_SETTLED, one) for one in settlements[:2]]
         )
@@ -117,7 +117,7 @@ def test_a_stopping_server_writes_the_counts_of_its_workers(run: Run, tokens: Pa
                 await store.jobs.enqueue(NewJob(task="t"))
             async with HttpStore(server.url, HttpOptions()) as remote:
                 await Worker(remote, act, WorkerOptions(once=True), events=Events()).run()
-        found = total(await store.inspect.throughput(now, now + timedelta(hours=1)))
-        assert (found.ok, sum(found.runs.values()), sum(found.waits.values())) == (5, 5, 5)
+        result = total(await store.inspect.throughput(now, now + timedelta(hours=1)))
+        assert (result.ok, sum(result.runs.values()), sum(result.waits.values())) == (5, 5, 5)
 
     run(asyncio.wait_for(lend(), 60))

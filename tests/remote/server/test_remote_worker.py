@@ -124,9 +124,9 @@ def test_a_cancellation_in_the_store_reaches_a_remote_handler(shared_server: Sha
             await began.wait()
             await store.admin.cancel(job.id)
             await running
-            found = await store.jobs.get(job.id)
-            assert found is not None
-            assert found.state is State.CANCELED
+            result = await store.jobs.get(job.id)
+            assert result is not None
+            assert result.state is State.CANCELED
 
     run(go())
 
@@ -200,8 +200,8 @@ def test_records_of_a_lent_table_are_of_the_type_that_the_worker_names(
     async def go() -> None:
         async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options()), record=record) as remote:
             small = (Where("size", "<", 10),)
-            asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0, conditions=small)
-            claims = await remote.claim(asked)
+            request = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0, conditions=small)
+            claims = await remote.claim(request)
             assert [claim.lease.job_id for claim in claims] == [1, 3]
             first = claims[0].record
             if record is None:
@@ -409,18 +409,18 @@ def test_a_handler_of_a_lent_table_is_refused_progress(shared_server: SharedServ
     """Also where the worker's parts were made before it knew what is lent."""
 
     async def go() -> None:
-        said: list[str] = []
+        lines: list[str] = []
 
         async def handle(ctx: Attempt[Any], record: Any) -> None:
             with pytest.raises(ConfigurationError) as refused:
                 ctx.progress(0.4)
-            said.append(str(refused.value))
+            lines.append(str(refused.value))
 
         async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options())) as remote:
             unopened = HttpStore(remote.description)
             await Worker(unopened, handle, WorkerOptions(once=True)).run()
             await unopened.close()
-        assert len(said) == 3
-        assert all(words.startswith("progress: this store keeps no progress") for words in said)
+        assert len(lines) == 3
+        assert all(words.startswith("progress: this store keeps no progress") for words in lines)
 
     run(go())

@@ -181,9 +181,9 @@ TWO_LENGTHS = b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46
 def test_a_request_that_is_not_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
     with connect(shared) as sock:
         sock.sendall(raw)
-        said = read_all(sock)
-        assert b" 400 " in said.split(b"\r\n", 1)[0]
-        assert said.count(b"HTTP/1.1 ") == 1
+        output = read_all(sock)
+        assert b" 400 " in output.split(b"\r\n", 1)[0]
+        assert output.count(b"HTTP/1.1 ") == 1
 
 
 def test_a_body_that_arrives_too_slowly_is_refused(shared: Lending, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,10 @@ def test_the_loopback_of_ipv6_is_the_loopback(lend: Lend) -> None:
 
 def test_a_certificate_serves_https(lend: Lend, tokens: Path, tmp_path: Path) -> None:
     authority = trustme.CA()
-    made = authority.issue_cert("127.0.0.1")
+    instance = authority.issue_cert("127.0.0.1")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made.cert_chain_pems[0].write_to_path(cert)
-    made.private_key_pem.write_to_path(key)
+    instance.cert_chain_pems[0].write_to_path(cert)
+    instance.private_key_pem.write_to_path(key)
     token = token_of(tokens)
     lending = lend(tls_cert=cert, tls_key=key)
     context = ssl.create_default_context()
@@ -94,8 +94,8 @@ def test_connections_are_limited_by_open_files(hard: int, fits: int, asked_for: 
         f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard}));"
         " print(connection_limit(1000), r.getrlimit(r.RLIMIT_NOFILE)[0])"
     )
-    said = subprocesses.run([subprocesses.PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.split() == [str(fits), str(asked_for)]
+    message = subprocesses.run([subprocesses.PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert message.split() == [str(fits), str(asked_for)]
 
 
 @pytest.mark.usefixtures("long_store_waits")

@@ -168,9 +168,9 @@ def test_enqueueing_is_limited_to_tasks_and_serial_keys(lend: Lend, tokens: Path
     hidden, client = lending.add("a"), lending.client(token)
     client.post("enqueue", jobs=[{"task": "b", "serial": "q"}]).refused(403, "out of scope")
     client.post("enqueue", jobs=[{"task": "a"}]).refused(403, "out of scope")
-    made = client.post("enqueue", jobs=[{"task": "a", "serial": "q", "payload": '"x"'}]).body
-    (job_id,) = made["ids"]
-    assert made["jobs"][0]["payload"] == ""  # with a key it might be another's
+    job = client.post("enqueue", jobs=[{"task": "a", "serial": "q", "payload": '"x"'}]).body
+    (job_id,) = job["ids"]
+    assert job["jobs"][0]["payload"] == ""  # with a key it might be another's
     assert client.get(f"/v1/jobs/{job_id}").status == 200
     client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
 
@@ -220,11 +220,11 @@ def test_a_key_kept_for_a_period_does_not_reveal_a_completed_job_outside_the_tok
     unique = {"key": "k", "key_mode": "unique", "unique_period": 60.0}
     lending = lend()
     everyone = lending.client(token_of(tokens, "all", "claim", "enqueue"))
-    made = everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"]
+    job = everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"]
     assert everyone.settle(*everyone.claim()) == ["settled"]
     limited = lending.client(token_of(tokens, "a", "enqueue", tasks=("a",)))
     assert "'k'" in limited.post("enqueue", jobs=[{"task": "a"} | unique]).refused(403, "out of scope")
-    assert everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"] == made
+    assert everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"] == job
 
 
 def test_conditions_are_granted_column_by_column(lend: Lend, tokens: Path) -> None:

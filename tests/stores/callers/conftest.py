@@ -58,6 +58,6 @@ def ask(url: str, request: pytest.FixtureRequest) -> Ask:
 
 def _ask_the_file(path: str, statement: str) -> list[Any]:
     with closing(sqlite3.connect(path)) as connection:
-        found = connection.execute(statement).fetchall()
+        result = connection.execute(statement).fetchall()
         connection.commit()
-        return found
+        return result

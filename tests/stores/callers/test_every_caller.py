@@ -120,16 +120,16 @@ def test_options_apply_and_the_written_job_is_returned(opens: Opens, url: str, a
 
     async def story() -> tuple[list[Job], list[Job | None]]:
         async with opens(url) as held:
-            made = [(await settled(one.enqueue_in(held.given, *GIVEN))).job for one in chosen]
-            made += [(await settled(once.enqueue_in(held.given, "a lamp"))).job for _ in range(2)]
+            jobs = [(await settled(one.enqueue_in(held.given, *GIVEN))).job for one in chosen]
+            jobs += [(await settled(once.enqueue_in(held.given, "a lamp"))).job for _ in range(2)]
             await held.commit()
         async with app:
-            found = [await (await app.open()).jobs.get(job.id) for job in made]
-        return made, found
+            rows = [await (await app.open()).jobs.get(job.id) for job in jobs]
+        return jobs, rows
 
-    made, found = run(story())
-    assert made == found
-    first, again, third, last, *both = made
+    jobs, rows = run(story())
+    assert jobs == rows
+    first, again, third, last, *both = jobs
     assert (first.id, first.priority, first.max_attempts, first.max_resets) == (again.id, -3, 2, 0)
     assert (first.key, first.flags, third.serial, third.run_at) == ("order 7", ("b", "a"), "orders", later)
     assert (last.run_at - last.created_at).total_seconds() == 60
@@ -160,14 +160,14 @@ def test_hooks_run_and_the_span_ends_before_the_commit(
 
     async def story() -> Job:
         async with opens(url) as held:
-            made = await settled(confirm.enqueue_in(held.given, *GIVEN))
+            instance = await settled(confirm.enqueue_in(held.given, *GIVEN))
             span = spans.one("enqueue confirm")
             assert span.attributes is not None
-            assert span.attributes["messaging.message.id"] == str(made.id)
+            assert span.attributes["messaging.message.id"] == str(instance.id)
             await held.commit()
-            job: Job = made.job
+            job: Job = instance.job
             return job
 
-    made = run(story())
-    assert made.priority == 7
-    assert any(flag.startswith("stowhand") or "trace" in flag for flag in made.flags), made.flags
+    instance = run(story())
+    assert instance.priority == 7
+    assert any(flag.startswith("stowhand") or "trace" in flag for flag in instance.flags), instance.flags

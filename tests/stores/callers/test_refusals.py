@@ -140,11 +140,11 @@ def test_a_connection_that_cannot_be_committed_is_refused_with_the_fix(what: str
 
     async def story() -> None:
         async with making(postgres_url) as made:
-            given = await settled(make(made))
+            value = await settled(make(made))
             with pytest.raises(ConfigurationError, match=said):
-                await settled(app.enqueue_in(given, JOB))
-            if hasattr(given, "close") and not hasattr(given, "__aexit__"):
-                await settled(given.close())
+                await settled(app.enqueue_in(value, JOB))
+            if hasattr(value, "close") and not hasattr(value, "__aexit__"):
+                await settled(value.close())
 
     run(story())
     assert _count(postgres_url) == 0
@@ -291,9 +291,9 @@ def test_an_option_that_the_schema_lacks_is_never_ignored(postgres_url: str) -> 
 
 
 def test_the_function_accepts_and_returns_every_field_of_a_job(postgres_url: str) -> None:
-    given = dict.fromkeys(NewJob.__struct_encode_fields__) | {"task": "t"}
+    value = dict.fromkeys(NewJob.__struct_encode_fields__) | {"task": "t"}
     with psycopg.connect(postgres_url) as connection:
-        row = connection.execute("select stowhand.enqueue_text(%s)", [json.dumps(given)]).fetchone()
+        row = connection.execute("select stowhand.enqueue_text(%s)", [json.dumps(value)]).fetchone()
         connection.rollback()
     assert row is not None
     assert set(json.loads(row[0])) == set(Job.__struct_encode_fields__) - {"result"}, "which a new job never has"
@@ -301,9 +301,9 @@ def test_the_function_accepts_and_returns_every_field_of_a_job(postgres_url: str
 
 @pytest.mark.parametrize("payload", [{"to": "ada", "n": 1.5}, '{"to": "ada", "n": 1.5}'])
 def test_the_functions_payload_is_an_object_or_a_text(payload: object, postgres_url: str) -> None:
-    given = json.dumps({"task": "t", "payload": payload})
+    value = json.dumps({"task": "t", "payload": payload})
     with psycopg.connect(postgres_url) as connection:
-        row = connection.execute("select stowhand.enqueue_text(%s)", [given]).fetchone()
+        row = connection.execute("select stowhand.enqueue_text(%s)", [value]).fetchone()
         connection.rollback()
     assert row is not None
     assert json.loads(json.loads(row[0])["payload"]) == {"to": "ada", "n": 1.5}
@@ -353,8 +353,8 @@ def test_the_names_of_classes_are_those_of_the_libraries() -> None:
         module, _, cls = name.rpartition(".")
         if module.partition(".")[0] in ("django", "flask_sqlalchemy"):
             continue
-        found = __import__(module, fromlist=[cls])
-        assert f"{getattr(found, cls).__module__}.{cls}" == name
+        rows = __import__(module, fromlist=[cls])
+        assert f"{getattr(rows, cls).__module__}.{cls}" == name
 
 
 def _count(url: str) -> int:

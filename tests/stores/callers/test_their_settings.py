@@ -195,9 +195,9 @@ def test_special_characters_in_the_schema_name_are_escaped(name: str, postgres_u
 
     async def story() -> JobHandle[Any]:
         async with callers.POSTGRES[name](postgres_url) as held:
-            made = await settled(app.enqueue_in(held.given, JOB))
+            job = await settled(app.enqueue_in(held.given, JOB))
             await held.commit()
-            return check(made)
+            return check(job)
 
     assert app.sync.get(run(story()).id) is not None
     app.sync.close()
@@ -213,10 +213,10 @@ def test_a_run_time_beyond_python_is_the_last_or_first_time(moment: str, postgre
         session.execute(
             text("select stowhand.add_job('t', job_key := 'k', run_at := cast(:at as timestamptz))"), {"at": moment}
         )
-        found = app.enqueue_in(session, again)
+        result = app.enqueue_in(session, again)
         plainly = app.enqueue_in(session.connection().connection.driver_connection, again)  # type: ignore[arg-type]
         assert isinstance(plainly, JobHandle)
-        assert (found.run_at, found.id) == (plainly.run_at, plainly.id)
+        assert (result.run_at, result.id) == (plainly.run_at, plainly.id)
 
 
 def beginning_by_itself(url: str, **options: Any) -> Engine:

@@ -125,11 +125,11 @@ def test_a_settlement_of_the_same_process_requests_its_jobs_at_once(run: Run) ->
 
 def test_each_loop_has_its_own_poll_and_all_send_requests_at_once(run: Run) -> None:
     polls = LoopPolls[SharedPoll[int, str]]()
-    asked = threading.Semaphore(0)
+    request = threading.Semaphore(0)
     ended: dict[int, str] = {}
 
     async def ask(keys: Sequence[int]) -> dict[int, str]:
-        asked.release()
+        request.release()
         return ended
 
     async def wait() -> str:
@@ -141,7 +141,7 @@ def test_each_loop_has_its_own_poll_and_all_send_requests_at_once(run: Run) -> N
     async def scenario() -> None:
         here, elsewhere = asyncio.create_task(wait()), asyncio.create_task(asyncio.to_thread(asyncio.run, wait()))
         for _ in range(2):
-            await asyncio.to_thread(asked.acquire)
+            await asyncio.to_thread(request.acquire)
         ended[1] = "done"
         polls.ask_now()
         assert [await here, await elsewhere] == ["done", "done"]

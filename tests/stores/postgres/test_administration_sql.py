@@ -299,10 +299,10 @@ def settle_when_free(connection: psycopg.Connection[Any], job_id: int, token: st
         ).fetchone()
         if row == (1,):
             return True
-        found = connection.execute(
+        result = connection.execute(
             "select found from stowhand.look(array[%s::bigint], array[%s::uuid])", (job_id, token)
         ).fetchone()
-        if found != ("busy",):
+        if result != ("busy",):
             return False
 
 

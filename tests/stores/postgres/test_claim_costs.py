@@ -89,11 +89,11 @@ def costs(connection: Connection, tasks: list[str] | None) -> dict[str, int]:
     def next_due() -> int:
         return blocks(connection, "select stowhand.next_due(%s::text[])", tasks)
 
-    found = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
+    result = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
     connection.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")
-    found |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
+    result |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
     connection.execute("delete from stowhand.live where task = 'mine' and serial is null and priority = 0")
-    return found
+    return result
 
 
 @pytest.fixture
@@ -144,11 +144,11 @@ def costs_in_a_queue(connection: Connection, tasks: list[str] | None, queues: st
     def next_due() -> int:
         return blocks(connection, f"select stowhand.next_due(%s::text[], {queues})", tasks)
 
-    found = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
+    result = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
     connection.execute("insert into stowhand.live (task, queue) select 'mine', %s from generate_series(1, 120)", (own,))
-    found |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
+    result |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
     connection.execute("delete from stowhand.live where queue is not distinct from %s", (own,))
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,19 @@ def test_a_claim_of_many_priorities_reads_the_queues_once(site: Connection) -> N
     claim = "select from stowhand.claim('w', gen_random_uuid(), 20, 30.0, '{mine}', null, false, _excluded => %s)"
     site.execute("insert into stowhand.live (task, queue) select 'mine', 'q' || g from generate_series(1, 300) g")
     excluded = [f"q{number}" for number in range(1, 301)]
-    found = []
+    rows = []
     for priorities in (1, 20):
         site.execute(
             "insert into stowhand.live (task, priority) select 'mine', g %% %s from generate_series(1, 20) g",
             (priorities,),
         )
-        found.append(blocks(site, claim, excluded))
+        rows.append(blocks(site, claim, excluded))
         site.execute("delete from stowhand.live where queue is null")
-    assert found[1] < 2 * found[0], found
+    assert rows[1] < 2 * rows[0], rows
 
 
 def test_a_settlement_costs_the_same_with_ten_times_the_waiting_rows(site: Connection) -> None:
-    found = []
+    rows = []
     for more in (1_000, 9_000):
         fill(site, Rows(task="another"), more)
         site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 10)")
@@ -200,8 +200,8 @@ def test_a_settlement_costs_the_same_with_ten_times_the_waiting_rows(site: Conne
         claim = "select id from stowhand.claim('w', %s, 10, 30.0, array['mine'], null, false)"
         ids = [job_id for (job_id,) in site.execute(claim, (token,))]
         call = "select from stowhand.settle_completed(%s::bigint[], %s::uuid[], false)"
-        found.append(blocks(site, call, ids, [token] * len(ids)))
-    assert found[1] <= WITHIN * max(found[0], FEW), found
+        rows.append(blocks(site, call, ids, [token] * len(ids)))
+    assert rows[1] <= WITHIN * max(rows[0], FEW), rows
 
 
 @pytest.mark.parametrize("name", MAIN)
@@ -216,35 +216,35 @@ def test_costs_do_not_depend_on_the_statistics(site: Connection, name: str) -> N
     rows, tasks = IN_THE_WAY[name], TASKS["one task"]
     again = replace(rows, held=False)
     clear = "delete from stowhand.live where state <> 'processing'"
-    found = {}
+    result = {}
     fill(site, rows, 20_000)
-    found["never taken"] = costs(site, tasks)
+    result["never taken"] = costs(site, tasks)
     site.execute("analyze stowhand.live")
     site.execute(f"{clear} and id % 3 > 0".encode())
-    found["full"] = costs(site, tasks)
+    result["full"] = costs(site, tasks)
     site.execute(clear.encode())
     site.execute("vacuum (analyze, truncate off) stowhand.live")
     fill(site, again, 20_000)
-    found["empty"] = costs(site, tasks)
+    result["empty"] = costs(site, tasks)
     site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 20000)")
     site.execute("analyze stowhand.live")
     site.execute("delete from stowhand.live where task = 'mine' and serial is null and priority = 0")
-    found["ours"] = costs(site, tasks)
-    usual = found["never taken"]
-    for believed, cost in found.items():
+    result["ours"] = costs(site, tasks)
+    usual = result["never taken"]
+    for believed, cost in result.items():
         for what, count in cost.items():
             assert count <= WITHIN * max(usual[what], FEW), f"believed {believed}, {what}: {cost}, not {usual}"
 
 
 def test_a_claim_reads_as_many_blocks_with_ten_thousand_serial_keys_as_with_ten(site: Connection) -> None:
     claim = "select from stowhand.claim('w', gen_random_uuid(), 10, 30.0, '{mine}', null, false)"
-    found = []
+    rows = []
     for names in (10, 10_000):
         site.execute("truncate stowhand.live, stowhand.serials")
         fill(site, Rows(serials=names), 20_000)
         site.execute("insert into stowhand.serials (name) select distinct serial from stowhand.live")
-        found.append(blocks(site, claim))
-    few, many = found
+        rows.append(blocks(site, claim))
+    few, many = rows
     assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"
 
 

@@ -34,7 +34,7 @@ class Row:
 
 def fill(sql: Sql, random: Random, count: int, serials: int) -> list[Row]:
     """Few different times, as after bulk enqueues; some not due; mostly of task e. A third have a queue, if any has."""
-    made = []
+    jobs = []
     ((base,),) = sql("select date_trunc('hour', now()) - interval '1 hour'")  # once: an hour may end meanwhile
     for _ in range(count):
         task = random.choice(TASKS + ("e",) * 15)
@@ -47,14 +47,14 @@ def fill(sql: Sql, random: Random, count: int, serials: int) -> list[Row]:
                returning id""",
             *(task, serial, priority, base, minutes * (100 if minutes > 0 else 1), flags),
         )
-        made.append(Row(number, task, serial, (priority, minutes, number), minutes < 0, flags))
-    return made
+        jobs.append(Row(number, task, serial, (priority, minutes, number), minutes < 0, flags))
+    return jobs
 
 
 def expected(
     rows: Sequence[Row], busy: set[str], limit: int, tasks: Sequence[str] | None, forbidden: bool
 ) -> list[int]:
-    found: list[int] = []
+    results: list[int] = []
     taken = set(busy)
     for row in sorted(rows, key=lambda row: row.place):
         if not row.due or (tasks is not None and row.task not in tasks) or (forbidden and row.flags):
@@ -63,10 +63,10 @@ def expected(
             continue
         if row.serial is not None:
             taken.add(row.serial)
-        found.append(row.id)
-        if len(found) == limit:
+        results.append(row.id)
+        if len(results) == limit:
             break
-    return found
+    return results
 
 
 @pytest.mark.usefixtures("patient_claims")

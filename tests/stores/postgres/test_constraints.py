@@ -53,9 +53,9 @@ def test_an_inconsistent_row_is_refused_with_the_name_of_the_rule(sql: Sql, chan
     assigned = dict(word.split(" = ", 1) for word in re.split(r", (?=\w+ = )", change))
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         sql("update stowhand.live set " + ", ".join(f"{column} = {value}" for column, value in assigned.items()))
-    said = refused.value.diag
-    assert (said.constraint_name, said.table_name, said.schema_name) == (rule, "live", "stowhand")
-    assert said.message_primary == f'new row for relation "live" violates check constraint "{rule}"'
+    message = refused.value.diag
+    assert (message.constraint_name, message.table_name, message.schema_name) == (rule, "live", "stowhand")
+    assert message.message_primary == f'new row for relation "live" violates check constraint "{rule}"'
 
 
 def test_a_row_in_each_valid_state_is_accepted(sql: Sql) -> None:

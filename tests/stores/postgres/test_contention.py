@@ -71,8 +71,8 @@ def test_fifty_sessions_add_one_key_while_workers_lock_it(
                     state = dice.choice(["completed", "completed", "queued"])
                     while connection.execute(SETTLE, (job_id, token, state, state == "queued")).fetchone() != (1,):
                         # A producer has the row; it is never lost.
-                        found = connection.execute(LOOK, (job_id, token)).fetchall()
-                        assert found == [("busy",)]
+                        result = connection.execute(LOOK, (job_id, token)).fetchall()
+                        assert result == [("busy",)]
                     if state == "completed":
                         worked_off.extend(elements(payload))
                 if over and not claimed:

@@ -20,9 +20,9 @@ def test_a_job_that_was_locked_when_it_expired_is_canceled_soon_and_never_run(po
                 assert await claim(store, 1, tasks=tasks) == []
                 assert await store.next_due(tasks) == 0, "a worker looks again at its next poll, which is not stretched"
         assert await claim(store, 1, tasks=("another",)) == []
-        found = await store.jobs.get(job.id)
-        assert found is not None
-        assert (found.last_error, found.attempts) == (EXPIRED_ERROR, 0)
+        result = await store.jobs.get(job.id)
+        assert result is not None
+        assert (result.last_error, result.attempts) == (EXPIRED_ERROR, 0)
         assert await store.next_due(("another",)) is None
         await store.close()
 

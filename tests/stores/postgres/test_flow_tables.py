@@ -126,11 +126,11 @@ def test_a_limiter_with_many_concurrent_callers_allows_exactly_its_reservoir(url
     async def story() -> None:
         store = PostgresStore(url, StoreOptions(pinned=lambda: moment))
         tables = store.flows
-        asked = [
+        calls = [
             RateLimitRequest(limiter="l", part="p", holder=str(number), reservoir=7, interval=3600.0)
             for number in range(60)
         ]
-        waits = await asyncio.gather(*(tables.spend(one) for one in asked))
+        waits = await asyncio.gather(*(tables.spend(one) for one in calls))
         assert sum(wait == 0 for wait in waits) == 7
         late = sorted(round(wait / 3600 - min(wait for wait in waits if wait) / 3600) for wait in waits if wait)
         assert late == [window for window in range(8) for _ in range(7)][:53]

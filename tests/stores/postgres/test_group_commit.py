@@ -61,15 +61,17 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
 
     async def story() -> list[Job]:
         jobs = [numbered(n, delay=60.0 if n % 3 else None, serial=f"q{n % 2}", priority=n % 5) for n in range(40)]
-        made = await asyncio.gather(*map(store.jobs.enqueue, jobs))
-        assert [await store.jobs.get(job.id) for job in made] == made
+        instance = await asyncio.gather(*map(store.jobs.enqueue, jobs))
+        assert [await store.jobs.get(job.id) for job in instance] == instance
         await store.close()
-        return made
+        return instance
 
-    made = run(story())
-    assert [job.id for job in made[1:]] == sorted(job.id for job in made[1:])
-    assert [(job.payload, job.serial, job.priority) for job in made] == [(n, f"q{n % 2}", n % 5) for n in range(40)]
-    assert [(job.run_at - job.created_at).total_seconds() for job in made] == [60 if n % 3 else 0 for n in range(40)]
+    instance = run(story())
+    assert [job.id for job in instance[1:]] == sorted(job.id for job in instance[1:])
+    assert [(job.payload, job.serial, job.priority) for job in instance] == [(n, f"q{n % 2}", n % 5) for n in range(40)]
+    assert [(job.run_at - job.created_at).total_seconds() for job in instance] == [
+        60 if n % 3 else 0 for n in range(40)
+    ]
     assert sql(TRANSACTIONS) == [(2,)]
 
 
@@ -85,9 +87,9 @@ def test_a_second_statement_starts_during_the_first_and_a_third_waits(
             for n in range(2, 12):
                 tasks += await calls(store, numbered(n))
             lock.commit()
-        made = await asyncio.gather(*tasks)
-        assert [job.payload for job in made] == list(range(12))
-        assert [job.id for job in made[2:]] == sorted(job.id for job in made[2:])
+        instance = await asyncio.gather(*tasks)
+        assert [job.payload for job in instance] == list(range(12))
+        assert [job.id for job in instance[2:]] == sorted(job.id for job in instance[2:])
         await store.close()
 
     run(story(), timeout=100)
@@ -116,20 +118,20 @@ def test_only_the_caller_of_a_refused_job_gets_the_error(postgres_url: str, sql:
 
     async def story() -> list[Job | BaseException]:
         jobs = [NewJob(task="t", payload=wrong.get(n, str(n))) for n in range(30)] + [NewJob(task="bad"), numbered(31)]
-        found = await settled(await calls(store, *jobs))
+        result = await settled(await calls(store, *jobs))
         await store.close()
-        return found
+        return result
 
     try:
-        found = run(story())
+        result = run(story())
     finally:
         sql("drop function refuse() cascade")
-    errors = {place: one for place, one in enumerate(found) if isinstance(one, BaseException)}
+    errors = {place: one for place, one in enumerate(result) if isinstance(one, BaseException)}
     assert {place: type(error) for place, error in errors.items()} == dict.fromkeys(wrong, InvalidJob) | {
         30: StoreError
     }
     assert "not for bad" in str(errors[30])
-    assert [one.payload for one in found if isinstance(one, Job)] == [n for n in range(32) if n not in errors]
+    assert [one.payload for one in result if isinstance(one, Job)] == [n for n in range(32) if n not in errors]
     rows = sql("select payload::text::int from stowhand.live order by 1")
     assert rows == [(n,) for n in range(32) if n not in errors]
 
@@ -140,11 +142,11 @@ def test_a_lost_connection_gives_each_caller_an_unknown_outcome(postgres_url: st
             store = PostgresStore(proxy.url)
             await store.jobs.enqueue(numbered(-1))  # what a first connection asks is answered
             proxy.lose_next_reply("enqueue", b"cut here")
-            found = await settled(await calls(store, numbered(0), *(NewJob(task="cut here") for _ in range(5))))
+            result = await settled(await calls(store, numbered(0), *(NewJob(task="cut here") for _ in range(5))))
             assert proxy.lost.is_set()
             assert (await store.jobs.enqueue(numbered(1))).payload == 1
             await store.close()
-            return found
+            return result
 
     first, *others = run(story())
     assert isinstance(first, Job)
@@ -157,9 +159,9 @@ def test_a_lost_connection_gives_each_caller_an_unknown_outcome(postgres_url: st
 def test_an_unreachable_store_is_reported_to_each_caller(run: Run) -> None:
     async def story() -> list[Job | BaseException]:
         store = PostgresStore("postgresql://127.0.0.1:1/nowhere")
-        found = await settled(await calls(store, *map(numbered, range(4))))
+        result = await settled(await calls(store, *map(numbered, range(4))))
         await store.close()
-        return found
+        return result
 
     assert [type(one).__name__ for one in run(story())] == ["StoreUnreachable"] * 4
 
@@ -177,9 +179,9 @@ def test_a_cancelled_call_is_removed_before_sending_and_still_committed_afterwar
                 tasks[place].cancel()
             await asyncio.wait([tasks[2], tasks[5]])
             lock.commit()
-        found = await settled(tasks)
-        assert [place for place, one in enumerate(found) if isinstance(one, asyncio.CancelledError)] == [2, 5]
-        assert sum(isinstance(one, Job) for one in found) == 5
+        result = await settled(tasks)
+        assert [place for place, one in enumerate(result) if isinstance(one, asyncio.CancelledError)] == [2, 5]
+        assert sum(isinstance(one, Job) for one in result) == 5
         await store.close()
 
     run(story(), timeout=100)
@@ -209,14 +211,14 @@ def test_each_call_has_its_own_span_which_its_job_carries(store: PostgresStore, 
 
     async def story() -> list[Job]:
         traced = spans.traces().store(store)
-        made = await asyncio.gather(*(traced.jobs.enqueue(NewJob(task="t", flags=("a", "a"))) for _ in range(8)))
-        assert [await store.jobs.get(job.id) for job in made] == made
+        instance = await asyncio.gather(*(traced.jobs.enqueue(NewJob(task="t", flags=("a", "a"))) for _ in range(8)))
+        assert [await store.jobs.get(job.id) for job in instance] == instance
         await store.close()
-        return made
+        return instance
 
-    made = run(story())
+    instance = run(story())
     carried = {facts_of(span)["messaging.message.id"]: traceparent_of(span) for span in spans.named("enqueue t")}
-    assert {str(job.id): job.flags for job in made} == {
+    assert {str(job.id): job.flags for job in instance} == {
         number: ("a", f"traceparent={parent}") for number, parent in carried.items()
     }
     assert len(carried) == 8
@@ -251,10 +253,10 @@ def test_threads_that_enqueue_at_the_same_time_share_transactions_too(postgres_u
     @app.task
     def noop(number: int) -> None: ...
 
-    made: dict[int, Job] = {}
+    instance: dict[int, Job] = {}
 
     def enqueue(number: int) -> None:
-        made[number] = app.sync.enqueue(noop, number).job
+        instance[number] = app.sync.enqueue(noop, number).job
 
     async def arrived() -> int:
         return len(asyncio.all_tasks())
@@ -270,6 +272,6 @@ def test_threads_that_enqueue_at_the_same_time_share_transactions_too(postgres_u
     for thread in threads:
         thread.join(60)
     app.sync.close()
-    assert {number: job.payload for number, job in made.items()} == {n: {"number": n} for n in range(21)}
+    assert {number: job.payload for number, job in instance.items()} == {n: {"number": n} for n in range(21)}
     assert sql("select count(*) from stowhand.live") == [(21,)]
     assert sql(TRANSACTIONS)[0][0] <= 1 + MAX_STATEMENTS_IN_FLIGHT + 2

@@ -119,6 +119,6 @@ def test_unsuitable_settings_are_refused_with_the_reason(own_url: str, run: Any,
 def test_a_pooler_that_mixes_up_prepared_statements_is_reported_with_the_option(
     own_url: str, state: type[Exception]
 ) -> None:
-    said = str(PostgresStore(own_url)._context.translate(state()))
-    assert "--no-prepared-statements" in said
+    message = str(PostgresStore(own_url)._context.translate(state()))
+    assert "--no-prepared-statements" in message
     assert isinstance(PostgresStore(own_url)._context.translate(state()), StoreError)

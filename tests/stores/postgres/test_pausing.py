@@ -33,17 +33,17 @@ CLAIM = "select id from stowhand.claim('w', %s, 10, 30, null, null, false) where
 
 def blocked(url: str, statement: str, values: tuple[object, ...] = ()) -> tuple[threading.Thread, list[Any]]:
     """A statement in another session that waits for somebody's lock; and, once it has ended, its rows."""
-    found: list[Any] = []
+    rows: list[Any] = []
 
     def execute() -> None:
         with psycopg.connect(url, autocommit=True) as connection:
-            found.extend(connection.execute(statement.encode(), values).fetchall())
+            rows.extend(connection.execute(statement.encode(), values).fetchall())
 
     thread = threading.Thread(target=execute)
     thread.start()
     with psycopg.connect(url, autocommit=True) as connection:
         wait_for_a_waiter(connection)
-    return thread, found
+    return thread, rows
 
 
 def test_a_pause_waits_for_a_concurrent_claim_whose_job_continues(
@@ -196,10 +196,10 @@ def test_jobs_absorbed_during_a_pause_are_found_again(store: PostgresStore, sql:
         for number in range(150):
             await store.operate.pause_serial(f"q{number}")
         (other,) = await store.jobs.enqueue_many([NewJob(task="t", serial="other")])
-        found: list[int] = []
-        while not found:
-            found = [each.lease.job_id for each in await claim(store, 5)]
-        assert found == [other]
+        rows: list[int] = []
+        while not rows:
+            rows = [each.lease.job_id for each in await claim(store, 5)]
+        assert rows == [other]
         ((scouts,),) = sql(
             "select count(*) from stowhand.live where serial is not null and not absorbed and worker is null"
         )
@@ -228,6 +228,6 @@ async def with_two(store: PostgresStore) -> list[int]:
 
 
 async def claimed(store: PostgresStore) -> list[int]:
-    found = [each.lease.job_id for each in await claim(store, 10)]
+    rows = [each.lease.job_id for each in await claim(store, 10)]
     await store.close()
-    return found
+    return rows

@@ -39,10 +39,10 @@ POLLING = "no wake-ups arrive: polling instead"
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    found = find_pgbouncer()
-    if isinstance(found, str):
-        pytest.skip(f"PgBouncer: {found}")
-    return found
+    result = find_pgbouncer()
+    if isinstance(result, str):
+        pytest.skip(f"PgBouncer: {result}")
+    return result
 
 
 @pytest.fixture
@@ -112,25 +112,25 @@ def test_a_schema_is_installed_and_removed_through_the_pooler(
 def test_a_worker_without_a_direct_address_warns_and_polls(
     bouncer: PgBouncer, options: dict[str, Any], run: Run
 ) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
 
     async def story() -> None:
         app = app_on(bouncer.url, **options)
         async with app:
             store = await app.open()
-            async with app.run_in_background(events=watched(told), concurrency=3, poll_interval=0.2):
+            async with app.run_in_background(events=watched(events), concurrency=3, poll_interval=0.2):
                 for _ in range(3):
                     jobs = [await app.enqueue(NewJob(task="send", serial="q")) for _ in range(2)]
                     jobs += [await app.enqueue(NewJob(task="send")) for _ in range(4)]
-                    found = await settled(store, *(job.id for job in jobs))
-                    assert {job.state for job in found} == {State.COMPLETED}
+                    result = await settled(store, *(job.id for job in jobs))
+                    assert {job.state for job in result} == {State.COMPLETED}
                 assert not store.is_listening
 
     run(story(), timeout=60)
-    listening = [event for event in told if isinstance(event, Listening)]
+    listening = [event for event in events if isinstance(event, Listening)]
     assert {event.state for event in listening} == {"connecting", "error"}
     assert any("--listen-url" in (event.error or "") for event in listening)
-    assert [event.error for event in told if isinstance(event, StoreCallFailed)] == [POLLING]
+    assert [event.error for event in events if isinstance(event, StoreCallFailed)] == [POLLING]
 
 
 def test_a_worker_with_a_direct_address_is_notified(
@@ -201,8 +201,8 @@ def test_a_command_with_mixed_up_statements_exits_with_1_and_names_the_option(
     mixed_up: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_program([*command.split(), "-c", mixed_up]) == 1
-    said = capsys.readouterr()
-    assert "--no-prepared-statements" in (said.out if command == "doctor" else said.err)
+    output = capsys.readouterr()
+    assert "--no-prepared-statements" in (output.out if command == "doctor" else output.err)
 
 
 def test_run_once_with_mixed_up_statements_ends_and_names_the_option(
@@ -242,21 +242,21 @@ def test_a_direct_connection_is_not_mistaken_for_a_pooler(postgres_url: str, run
 
 def test_without_notifications_the_reason_is_reported_and_jobs_are_polled(postgres_url: str, run: Run) -> None:
     """The same without a PgBouncer, so that it is tried on every machine: an address where nobody answers."""
-    told: list[Event] = []
+    events: list[Event] = []
 
     async def story() -> None:
         app = app_on(postgres_url, listen_url="postgresql://127.0.0.1:1/nowhere", prepared_statements=False)
         async with app:
             store = await app.open()
-            async with app.run_in_background(events=watched(told), concurrency=2, poll_interval=0.2):
+            async with app.run_in_background(events=watched(events), concurrency=2, poll_interval=0.2):
                 for _ in range(3):
                     job = await app.enqueue(NewJob(task="send"))
                     assert [found.state for found in await settled(store, job.id)] == [State.COMPLETED]
                 assert not store.is_listening
 
     run(story())
-    assert {event.state for event in told if isinstance(event, Listening)} == {"connecting", "error"}
-    assert [event.error for event in told if isinstance(event, StoreCallFailed)] == [POLLING]
+    assert {event.state for event in events if isinstance(event, Listening)} == {"connecting", "error"}
+    assert [event.error for event in events if isinstance(event, StoreCallFailed)] == [POLLING]
 
 
 async def _nothing(ctx: Attempt[Job], job: Job) -> None:

@@ -65,6 +65,6 @@ def test_failed_jobs_are_found_by_their_age(sql: Sql) -> None:
 
 
 async def purged(store: PostgresStore) -> PurgeResult:
-    found = await store.operate.purge(Ages(completed=86_400))
+    result = await store.operate.purge(Ages(completed=86_400))
     await store.close()
-    return found
+    return result

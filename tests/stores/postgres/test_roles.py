@@ -49,17 +49,17 @@ def listed(words: str) -> set[str]:
 
 
 def test_every_role_calls_exactly_the_functions_of_the_page(asked: psycopg.Connection) -> None:
-    found: Matrix = {}
+    result: Matrix = {}
     nobodys = set()
     for name, oid in asked.execute(
         "select p.proname, p.oid from pg_proc p where p.pronamespace = 'stowhand'::regnamespace"
     ).fetchall():
         may = {role: "yes" if has(asked, "function", role, oid, "EXECUTE") else "-" for role in ROLE_KINDS}
-        assert found.setdefault(name, may) == may, f"the overloads of {name} differ"
+        assert result.setdefault(name, may) == may, f"the overloads of {name} differ"
         if set(may.values()) == {"-"}:
             nobodys.add(name)
     shown = table_of("Functions")
-    assert {name: may for name, may in found.items() if name not in nobodys} == shown
+    assert {name: may for name, may in result.items() if name not in nobodys} == shown
     assert nobodys == listed("Helpers, called only by the owner and the functions above:"), (
         "a new function stands in functions/grants.sql and in the table of the page, or among the helpers"
     )
@@ -132,11 +132,11 @@ def test_only_the_roles_may_use_the_schema(asked: psycopg.Connection, logins: Lo
 
 
 def test_what_a_role_may_call_runs_as_the_owner_with_a_search_path_of_its_own(asked: psycopg.Connection) -> None:
-    found = asked.execute(
+    result = asked.execute(
         "select p.oid, p.proname, p.prosecdef, p.proconfig from pg_proc p"
         " where p.pronamespace = 'stowhand'::regnamespace"
     ).fetchall()
-    for oid, name, definer, settings in found:
+    for oid, name, definer, settings in result:
         if any(has(asked, "function", role, oid, "EXECUTE") for role in ROLE_KINDS):
             assert definer, name
             assert "search_path=pg_catalog, pg_temp" in (settings or []), name

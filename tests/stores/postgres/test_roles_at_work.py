@@ -79,8 +79,8 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
         connection.execute("select from stowhand.add_jobs(array[('x', '{}', null, null, null, null, null, null, null)"
                            "::stowhand.job_spec])")  # fmt: skip
     with psycopg.connect(logins.owner) as connection:
-        found = connection.execute("select task from stowhand.live order by id").fetchall()
-    assert [task for (task,) in found] == ["plain"] * 3 + ["many", "many", "a", "b", "committed", "sql", "x"]
+        result = connection.execute("select task from stowhand.live order by id").fetchall()
+    assert [task for (task,) in result] == ["plain"] * 3 + ["many", "many", "a", "b", "committed", "sql", "x"]
 
 
 async def as_awaitable(found: object) -> object:
@@ -93,29 +93,29 @@ def test_an_enqueuer_tries_the_table_once_and_not_for_each_job(
 ) -> None:
     async def story() -> list[bytes]:
         enqueuer = store("enqueuer")
-        asked: list[bytes] = []
+        calls: list[bytes] = []
         rows = enqueuer._context.pool.rows
 
         async def noted(role: str, statement: bytes, values: Any = ()) -> Any:
-            asked.append(statement)
+            calls.append(statement)
             return await rows(role, statement, values)
 
         monkeypatch.setattr(enqueuer._context.pool, "rows", noted)
         for _ in range(3):
             await enqueuer.jobs.enqueue(NewJob(task="t", queue="default"))
         await enqueuer.close()
-        return asked
+        return calls
 
-    asked = run(story())
-    assert [b"insert into" in statement for statement in asked] == [True, False, False, False]
+    calls = run(story())
+    assert [b"insert into" in statement for statement in calls] == [True, False, False, False]
 
 
 def test_callers_of_an_enqueuer_share_transactions(logins: Logins, store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer = store("enqueuer")
-        made = await asyncio.gather(*(enqueuer.jobs.enqueue(NewJob(task=task)) for task in "abcd"))
-        assert [job.task for job in made] == list("abcd")
-        assert [job.id for job in made[1:]] == sorted(job.id for job in made[1:])
+        instance = await asyncio.gather(*(enqueuer.jobs.enqueue(NewJob(task=task)) for task in "abcd"))
+        assert [job.task for job in instance] == list("abcd")
+        assert [job.id for job in instance[1:]] == sorted(job.id for job in instance[1:])
         await enqueuer.close()
 
     run(story())
@@ -237,14 +237,14 @@ def test_only_a_worker_gets_the_token_of_a_lease(logins: Logins, store: Store, r
         await worker.jobs.enqueue(NewJob(task="t", key="k"))
         lease = await take(worker)
         with psycopg.connect(logins.url("enqueuer"), autocommit=True) as connection:
-            found = connection.execute(
+            result = connection.execute(
                 "select id, token, settled_token from stowhand.enqueue('t', _key := 'k', _mode := 'unsafe_dedupe')"
             ).fetchall()
-            assert found == [(lease.job_id, None, None)]
-            found = connection.execute(
+            assert result == [(lease.job_id, None, None)]
+            result = connection.execute(
                 'select token from stowhand.enqueue_jobs(\'[{"task": "t", "key": "k", "key_mode": "unsafe_dedupe"}]\')'
             ).fetchall()
-            assert found == [(None,)]
+            assert result == [(None,)]
         assert (
             await enqueuer.jobs.enqueue(NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE))
         ).id == lease.job_id

@@ -45,22 +45,22 @@ class ManualClock(SystemClock):
 def test_a_listener_retries_with_growing_pauses(run: Any) -> None:
     store = PostgresStore(NOBODY_LISTENS_HERE)
     clock = store._listener._clock = ManualClock()
-    asked: list[float] = []
+    calls: list[float] = []
 
     def told(state: str, error: BaseException | None, connection: object) -> None:
         if state == "connecting":
-            asked.append(clock.now)
+            calls.append(clock.now)
 
     store.notices.on_listening(told)
 
     async def story() -> None:
-        while len(asked) < 9:
+        while len(calls) < 9:
             assert await store.wait(0.0) is False
             clock.now += 0.25
         await store.close()
 
     run(story())
-    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    pauses = [later - earlier for earlier, later in pairwise(calls)]
     for pause, middle in zip(pauses, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0], strict=True):
         assert middle * 0.8 <= pause <= middle * 1.2 + 0.25  # the clock goes on by a quarter of a second
     assert any(

@@ -75,7 +75,7 @@ def everything_in(url: str) -> dict[str, Counter[str]]:
             # What the server gathers by itself, and what belongs to all databases and changes beside us.
             " and not c.relisshared and c.relname not in ('pg_statistic', 'pg_statistic_ext_data')"
         ).fetchall()
-        found = {
+        result = {
             name: Counter(
                 str(row[0])
                 for row in connection.execute(
@@ -86,11 +86,11 @@ def everything_in(url: str) -> dict[str, Counter[str]]:
             )
             for name, has_oid in catalogs
         }
-        found["locks"] = Counter(
+        result["locks"] = Counter(
             row[0]
             for row in connection.execute(
                 "select l.locktype from pg_locks l where l.locktype = 'advisory'"
                 " and l.database = (select oid from pg_database where datname = current_database())"
             )
         )
-    return found
+    return result

@@ -93,10 +93,10 @@ def test_jobs_of_many_busy_serial_keys_are_passed_once_and_found_again(
         assert len(held) == 150
         # Behind all of them: another queue's job, and passing them has to come to an end.
         (other,) = await store.jobs.enqueue_many([NewJob(task="t", serial="other")])
-        found: list[int] = []
-        while not found:
-            found = [each.lease.job_id for each in await claim(store, 5)]
-        assert found == [other]
+        rows: list[int] = []
+        while not rows:
+            rows = [each.lease.job_id for each in await claim(store, 5)]
+        assert rows == [other]
         ((scouts,),) = sql(
             "select count(*) from stowhand.live where serial is not null and not absorbed and worker is null"
         )

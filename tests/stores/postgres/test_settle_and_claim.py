@@ -334,11 +334,11 @@ def test_the_token_is_locked_before_any_row(
         return lease
 
     lease, token = run(prepare()), str(uuid.uuid4())
-    found: list[Any] = []
+    results: list[Any] = []
 
     def settle() -> None:
         with psycopg.connect(postgres_url, autocommit=True) as settling:
-            found.extend(settling.execute(CALL.encode(), ([lease.job_id], [lease.token], token)).fetchall())
+            results.extend(settling.execute(CALL.encode(), ([lease.job_id], [lease.token], token)).fetchall())
 
     with psycopg.connect(postgres_url) as abandoning:
         abandoning.execute("select stowhand.abandon(%s::uuid, true)", (token,))
@@ -349,7 +349,7 @@ def test_the_token_is_locked_before_any_row(
         for table, rows in (("stowhand.live", 2), ("stowhand.serials", 1)):
             assert sql(free.format(table)) == [(rows,)], "it waits and has locked no row"
     thread.join(60)
-    assert found == [([lease.job_id], None)], "settled, and nothing claimed under a dead token"
+    assert results == [([lease.job_id], None)], "settled, and nothing claimed under a dead token"
     assert sql(HELD) == []
 
 

@@ -43,8 +43,8 @@ def arrives(source: str, copy: str) -> None:
     """The copy becomes what the source is."""
     wanted = asked(source, *ROWS)
     deadline = time.monotonic() + 20
-    while (found := asked(copy, *ROWS)) != wanted:
-        assert time.monotonic() < deadline, (found, wanted)
+    while (result := asked(copy, *ROWS)) != wanted:
+        assert time.monotonic() < deadline, (result, wanted)
         time.sleep(0.02)
 
 

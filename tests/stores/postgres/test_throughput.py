@@ -45,8 +45,8 @@ def test_eight_writers_of_thirty_tasks_never_deadlock(postgres_url: str, sql: Sq
         now = await store.timetable.now()
         try:
             await asyncio.gather(*(write(number, int(now.timestamp()) // 60) for number in range(WRITERS)))
-            found = total(await store.inspect.throughput(now, now.replace(year=now.year + 1)))
-            assert found.ok == WRITERS * TASKS * ROUNDS
+            result = total(await store.inspect.throughput(now, now.replace(year=now.year + 1)))
+            assert result.ok == WRITERS * TASKS * ROUNDS
         finally:
             await store.close()
 

@@ -48,7 +48,7 @@ FAIL = """
 
 def bytes_logged(connection: psycopg.Connection[Any], error: str | None) -> int:
     """Of a claim of a job, which has failed with that ten times before; the middle of nine."""
-    found = []
+    rows = []
     for _ in range(9):
         connection.execute("select stowhand.add_job('t', '{\"customer\": 4711}')")
         for _ in range(10 if error is not None else 0):
@@ -58,11 +58,11 @@ def bytes_logged(connection: psycopg.Connection[Any], error: str | None) -> int:
             connection.execute(FAIL, ([job], [token], error))
         # Of this connection alone, whatever others do to the server.
         claim_one = f"select stowhand.claim('w', '{uuid.uuid4()}', 1, 30, null, null, false)"
-        asked = f"explain (analyze, wal, format json) {claim_one}"
-        ((plan,),) = connection.execute(asked.encode()).fetchall()
-        found.append(plan[0]["Plan"]["WAL Bytes"])
+        request = f"explain (analyze, wal, format json) {claim_one}"
+        ((plan,),) = connection.execute(request.encode()).fetchall()
+        rows.append(plan[0]["Plan"]["WAL Bytes"])
         connection.execute("delete from stowhand.live")
-    return int(sorted(found)[4])
+    return int(sorted(rows)[4])
 
 
 def test_a_claim_of_a_job_that_failed_ten_times_logs_no_more_than_one_that_never_did(postgres_url: str) -> None:

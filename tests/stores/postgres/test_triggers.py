@@ -113,10 +113,10 @@ def test_one_trigger_function_serves_all_tables(connection: psycopg.Connection[A
         UPDATE pdfs SET title = 'two';
         """.encode()
     )
-    found = [
+    rows = [
         (task, payload["schema"], payload["table"], payload["op"], payload["id"]) for task, payload in jobs(connection)
     ]
-    assert found == [
+    assert rows == [
         ("send_verification_email", "public", "user_emails", "INSERT", 1),
         ("user_changed", "public", "users", "INSERT", 3),
         ("user_changed", "public", "users", "UPDATE", 3),

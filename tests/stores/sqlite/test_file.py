@@ -205,9 +205,9 @@ def test_a_damaged_page_is_found_by_the_check(path: Path, run: Run) -> None:
         await store.close()
 
     async def check() -> int:
-        found = await store.schema.find_damage()
+        result = await store.schema.find_damage()
         await store.close()
-        return len(found)
+        return len(result)
 
     run(fill())
     with path.open("r+b") as raw:

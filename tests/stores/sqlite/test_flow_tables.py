@@ -30,12 +30,12 @@ INDEXES = {
 
 @pytest.mark.parametrize(("name", "index"), INDEXES.items(), ids=INDEXES)
 def test_a_statement_of_every_step_uses_its_index(template: Path, name: str, index: str) -> None:
-    given = dict.fromkeys(
+    value = dict.fromkeys(
         ("flow", "attribute", "value", "key", "limiter", "part", "holder", "forgiven", "before", "limit", "id"), 1
     )
     with closing(sqlite3.connect(template)) as connection:
-        asked = {**given, "ids": "[]", "min_key": "f", "max_key": "fg"}
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {transaction.STATEMENTS[name]}", asked)]
+        requests = {**value, "ids": "[]", "min_key": "f", "max_key": "fg"}
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {transaction.STATEMENTS[name]}", requests)]
     assert any(index in step for step in plan), plan
     assert not [step for step in plan if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], plan
 
@@ -53,7 +53,7 @@ def test_the_history_of_other_jobs_is_not_in_the_index_of_flows(path: Path, run:
 
     run(story())
     with closing(sqlite3.connect(path)) as connection:
-        found = connection.execute(
+        result = connection.execute(
             "SELECT key FROM stowhand_history INDEXED BY stowhand_history_flow WHERE key >= 'flow:' AND key < 'flow;'"
         ).fetchall()
-    assert found == [("flow:a",)]
+    assert result == [("flow:a",)]

@@ -41,17 +41,17 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
 ) -> None:
     async def story() -> list[Job]:
         store = SqliteStore(path)
-        made = await asyncio.gather(*(store.jobs.enqueue(numbered(n, flags=("f",))) for n in range(40)))
+        instance = await asyncio.gather(*(store.jobs.enqueue(numbered(n, flags=("f",))) for n in range(40)))
         assert len(writes) == 2
         await asyncio.gather(*(store.jobs.enqueue(numbered(n, key=f"k{n}")) for n in range(3)))
         assert len(writes) == 5, "one with a key goes by itself"
-        assert [await store.jobs.get(job.id) for job in made] == made
+        assert [await store.jobs.get(job.id) for job in instance] == instance
         await store.close()
-        return made
+        return instance
 
-    made = run(story())
-    assert [job.id for job in made] == sorted(job.id for job in made)
-    assert [job.payload for job in made] == list(range(40))
+    instance = run(story())
+    assert [job.id for job in instance] == sorted(job.id for job in instance)
+    assert [job.payload for job in instance] == list(range(40))
 
 
 def test_only_the_caller_of_the_refused_job_gets_the_error(path: Path, run: Run) -> None:
@@ -64,13 +64,13 @@ def test_only_the_caller_of_the_refused_job_gets_the_error(path: Path, run: Run)
     async def story() -> list[Job | BaseException]:
         store = SqliteStore(path)
         jobs = [numbered(n) for n in range(10)] + [NewJob(task="bad"), numbered(11, max_attempts=-1), numbered(12)]
-        found = await asyncio.gather(*map(store.jobs.enqueue, jobs), return_exceptions=True)
+        result = await asyncio.gather(*map(store.jobs.enqueue, jobs), return_exceptions=True)
         await store.close()
-        return found
+        return result
 
-    found = run(story())
-    assert [one.payload for one in found if isinstance(one, Job)] == [*range(10), 12]
-    assert "not for bad" in str(found[10])
-    assert isinstance(found[11], InvalidJob)
+    result = run(story())
+    assert [one.payload for one in result if isinstance(one, Job)] == [*range(10), 12]
+    assert "not for bad" in str(result[10])
+    assert isinstance(result[11], InvalidJob)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("select count(*) from stowhand_jobs").fetchone() == (11,)

@@ -41,8 +41,8 @@ def test_claims_by_heads_equal_claims_by_a_scan_of_every_row(
                     first, second = [await store.jobs.enqueue(job) for store in stores]
                     assert first == second
                 case 2 | 3:
-                    asked = any_request(chance)
-                    first_claims, second_claims = [await store.claim(asked) for store in stores]
+                    requests = any_request(chance)
+                    first_claims, second_claims = [await store.claim(requests) for store in stores]
                     assert [one.lease for one in first_claims] == [one.lease for one in second_claims]
                     running += first_claims
                 case 4 if running:

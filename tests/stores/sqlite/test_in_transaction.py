@@ -19,9 +19,9 @@ LEVELS = [None, "", "DEFERRED", "IMMEDIATE"]
 
 def count(path: Path, table: str = "stowhand_jobs") -> int:
     connection = sqlite3.connect(path)
-    found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    result = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     connection.close()
-    return int(found)
+    return int(result)
 
 
 def application(path: Path, level: Any = "") -> sqlite3.Connection:

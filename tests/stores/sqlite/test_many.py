@@ -61,10 +61,10 @@ def test_ids_and_payloads_keep_their_order_through_the_file(tmp_path: Path) -> N
         await store.open()
         ids = await store.jobs.enqueue_many(jobs())
         assert ids == sorted(ids)
-        found = await store.inspect.list(JobFilter(limit=20_000))
-        assert [(job.id, job.payload_text) for job in found] == [(one, str(n)) for n, one in enumerate(ids)]
-        assert {job.flags for job in found} == {("a",)}
-        assert [job.key for job in found if job.key] == ["k0", "k4001", "k8002"]
+        rows = await store.inspect.list(JobFilter(limit=20_000))
+        assert [(job.id, job.payload_text) for job in rows] == [(one, str(n)) for n, one in enumerate(ids)]
+        assert {job.flags for job in rows} == {("a",)}
+        assert [job.key for job in rows if job.key] == ["k0", "k4001", "k8002"]
         await store.close()
 
     asyncio.run(scenario())

@@ -69,8 +69,8 @@ def plan(path: Path, statement: str) -> list[str]:
     connection = sqlite3.connect(path)
     try:
         named = re.search(r":[a-z_]+", statement)
-        given = _Anything() if named else (None,) * len(re.findall(r"\?(?!2\))", statement))
-        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
+        value = _Anything() if named else (None,) * len(re.findall(r"\?(?!2\))", statement))
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", value)]
     finally:
         connection.close()
 

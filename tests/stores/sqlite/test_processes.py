@@ -75,8 +75,8 @@ def test_killed_writers_leave_a_sound_file_and_every_committed_job(path: Path) -
             writer.send_signal(signal.SIGKILL)
         for writer in writers:
             # What it told before the kill was committed too; its last line may be half a number.
-            told = writer.communicate(timeout=10)[0]
-            committed.update(map(int, told[: told.rfind("\n") + 1].split()))
+            message = writer.communicate(timeout=10)[0]
+            committed.update(map(int, message[: message.rfind("\n") + 1].split()))
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     kept = {row[0] for row in connection.execute("SELECT id FROM stowhand_jobs")}

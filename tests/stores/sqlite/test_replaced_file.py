@@ -88,11 +88,11 @@ def test_a_worker_continues_in_a_restored_file_and_reports_it_once(path: Path, r
             await asyncio.wait_for(stage.done.get(), PATIENCE)
             restore(backed_up(path), path)
             others = SqliteStore(path)
-            made = await others.jobs.enqueue(NewJob(task="t"))
-            assert await asyncio.wait_for(stage.done.get(), PATIENCE) == made.id
-            found = await others.jobs.get(made.id)
-            assert found is not None
-            assert found.state is State.COMPLETED
+            job = await others.jobs.enqueue(NewJob(task="t"))
+            assert await asyncio.wait_for(stage.done.get(), PATIENCE) == job.id
+            result = await others.jobs.get(job.id)
+            assert result is not None
+            assert result.state is State.COMPLETED
             await others.close()
             assert await stage.store.inspect.counts() == await SqliteStore(path).inspect.counts()
         (warned,) = stage.warned

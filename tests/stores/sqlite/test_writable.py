@@ -70,5 +70,5 @@ except StoreUnreachable:
     probe.look()
     print("refused, and well again")
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
-    assert said.stdout == "refused, and well again\n", said.stderr
+    message = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert message.stdout == "refused, and well again\n", message.stderr

@@ -84,5 +84,5 @@ def on_sqlite(tmp_path: Path) -> Place:
 @pytest.fixture(params=["postgres", "sqlite"])
 def place(request: pytest.FixtureRequest) -> Place:
     """The table in either."""
-    made: Place = request.getfixturevalue(f"on_{request.param}")
-    return made
+    instance: Place = request.getfixturevalue(f"on_{request.param}")
+    return instance

@@ -51,9 +51,9 @@ async def claimed(store: TableStore[Any], **given: Any) -> Sequence[Claim[Any]]:
 
 async def attempt(store: TableStore[Any]) -> tuple[Attempt[Any], AttemptStore[Any]]:
     (claim,) = await claimed(store, limit=1)
-    made = Attempt(claim, 0.0)
-    assert store.around(made) is None
-    return made, made.store
+    instance = Attempt(claim, 0.0)
+    assert store.around(instance) is None
+    return instance, instance.store
 
 
 async def until(reached: Callable[[], object], seconds: float = 20.0) -> None:

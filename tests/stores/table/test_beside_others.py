@@ -86,13 +86,13 @@ async def changes_nothing(place: Place, store: Any, claim: Claim[Any]) -> None:
 def test_a_mark_that_others_claimed_over_is_lost_in_whatever_is_done_with_it(
     run: Run, place: Place, how: str, way: str
 ) -> None:
-    given = mapped(place) if how == "token mapped" else {}
+    value = mapped(place) if how == "token mapped" else {}
     place.add("a")
 
     async def scenario() -> None:
-        async with reached(place, way, **given) as store:
+        async with reached(place, way, **value) as store:
             (claim,) = await store.claim(asking(limit=1))
-            take_over(place, ", worker_hostname = 'executor-1'" if given else "")
+            take_over(place, ", worker_hostname = 'executor-1'" if value else "")
             await changes_nothing(place, store, claim)
             place.sql(THEIR_END)  # its end is not ours, though it is the same
             await changes_nothing(place, store, claim)
@@ -101,14 +101,14 @@ def test_a_mark_that_others_claimed_over_is_lost_in_whatever_is_done_with_it(
 
 
 def test_attempts_in_one_second_are_distinguished_by_the_reset_between_them(run: Run, place: Place) -> None:
-    given = mapped(place)
+    value = mapped(place)
     kind = "integer" if place.kind == "sqlite" else "timestamptz(0)"
     place.sql("ALTER TABLE uploads ADD COLUMN began " + kind)
-    given["alternate_column_names"]["started_at"] = "began"
+    value["alternate_column_names"]["started_at"] = "began"
     place.add("a")
 
     async def scenario() -> None:
-        async with opened(place, **given) as store:
+        async with opened(place, **value) as store:
             (claim,) = await claimed(store, limit=1)
             place.sql(THEIR_RESET)
             place.sql("UPDATE uploads SET state = 'processing'")  # within the same second
@@ -136,11 +136,11 @@ def test_a_lost_claim_is_not_given_back_once_others_may_have_it(
     run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever abandons a claim knows its token alone."""
-    given = mapped(place)
+    value = mapped(place)
     place.add("a")
 
     async def scenario() -> None:
-        async with opened(place, **given) as store:
+        async with opened(place, **value) as store:
             (claim,) = await claimed(store, limit=1)
             take_over(place)
             heartbeats = store.heartbeats()
@@ -216,14 +216,14 @@ def test_a_record_whose_mark_a_trigger_changes_is_not_claimed_and_the_column_is_
     run: Run, place: Place, column: str
 ) -> None:
     """Claimed, it would be run, and every end would be lost."""
-    given = mapped(place) if column == "holder" else {}
+    value = mapped(place) if column == "holder" else {}
     place.add("a", "b", "c")
     change(place, column, "'web-1'", "NEW.id = 2")
     events, told = Events(), list[StoreWarning]()
     events.on(StoreWarning, told.append)
 
     async def scenario() -> None:
-        async with opened(place, **given) as store:
+        async with opened(place, **value) as store:
             await store.validate(events)
             assert [claim.lease.job_id for claim in await claimed(store)] == [1, 3]
             assert place.states() == ["processing", "queued", "processing"]

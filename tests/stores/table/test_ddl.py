@@ -41,8 +41,8 @@ def test_what_is_printed_for_postgres_runs_once_and_again(connection: psycopg.Co
         plan = DdlOptions(shape=shape, key=key, channel="it's \\ $stowhand$", if_not_exists=again)
         connection.execute(full_ddl(plan).encode())
     table, state = shape.table.quoted, shape["state"]
-    made = "('k')" if key == "text" else "(default)"
-    connection.execute(f"insert into {table} ({shape['id']}) values {made}".encode())
+    instance = "('k')" if key == "text" else "(default)"
+    connection.execute(f"insert into {table} ({shape['id']}) values {instance}".encode())
     assert connection.execute(f"select {state} from seen".encode()).fetchall() == [("queued",)]
 
 

@@ -78,7 +78,7 @@ def test_a_document_is_served_as_printed(
     on_postgres.sql("INSERT INTO repo VALUES (1, 'one'), (2, 'two')")
     on_postgres.sql("INSERT INTO example_jobs (repository_id) VALUES (2), (1), (1)")
     seen: list[ExampleJob] = []
-    made: dict[str, Any] = {"record": ExampleJob} if typed else {"scan": lambda row: ExampleJob(*row)}
+    instance: dict[str, Any] = {"record": ExampleJob} if typed else {"scan": lambda row: ExampleJob(*row)}
     options: TableOptions[ExampleJob] = TableOptions(
         name="example_job_worker_store",
         column_expressions=[f"{alias}.{one.name}" for one in fields(ExampleJob)],
@@ -86,7 +86,7 @@ def test_a_document_is_served_as_printed(
         max_resets=5,
         heartbeat_interval=timedelta(seconds=1),
         stalled_max_age=timedelta(seconds=5),
-        **(names | made),
+        **(names | instance),
     )
 
     async def handle(ctx: Attempt[Any], record: ExampleJob) -> None:

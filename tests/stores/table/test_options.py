@@ -35,7 +35,7 @@ def refused(**given: Any) -> str:
 
 
 def test_the_founding_example_is_accepted() -> None:
-    made = options(
+    table = options(
         name="example_job_worker_store",
         table_name="example_jobs j",
         view_name="example_jobs_with_repository_name j",
@@ -46,12 +46,12 @@ def test_the_founding_example_is_accepted() -> None:
         heartbeat_interval=timedelta(seconds=1),
         stalled_max_age=timedelta(seconds=5),
     )
-    assert made.stalled == 5.0
+    assert table.stalled == 5.0
 
 
 def test_durations_are_exact() -> None:
-    made = options(stalled_max_age=timedelta(milliseconds=250), retry_after=0.000001, heartbeat_interval=0.05)
-    assert (made.stalled, made.retry_delay) == (0.25, 0.000001)
+    option_values = options(stalled_max_age=timedelta(milliseconds=250), retry_after=0.000001, heartbeat_interval=0.05)
+    assert (option_values.stalled, option_values.retry_delay) == (0.25, 0.000001)
 
 
 @pytest.mark.parametrize(
@@ -103,24 +103,24 @@ def test_a_mistake_is_refused_with_its_fix(given: dict[str, Any], said: str) -> 
 
 
 def test_records_that_could_not_outlast_three_beats_are_refused_with_the_sum() -> None:
-    said = refused(stalled_max_age=5, heartbeat_interval=10)
-    assert "at least 3 heartbeats, 3 x 10 s = 30 s" in said
-    assert "use stalled_max_age=30, or heartbeat_interval=1.66667" in said
+    output = refused(stalled_max_age=5, heartbeat_interval=10)
+    assert "at least 3 heartbeats, 3 x 10 s = 30 s" in output
+    assert "use stalled_max_age=30, or heartbeat_interval=1.66667" in output
     options(stalled_max_age=0.3, heartbeat_interval=0.1)
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    said = refused(name="", table_name="a b c", stalled_max_age=0, max_resets=-1, order_by_expression="x y")
+    output = refused(name="", table_name="a b c", stalled_max_age=0, max_resets=-1, order_by_expression="x y")
     for field in ("name", "table_name", "stalled_max_age", "max_resets", "order_by_expression"):
-        assert f"{field}:" in said
+        assert f"{field}:" in output
 
 
 def test_changing_the_given_list_or_dict_changes_no_option() -> None:
     names, columns = {"state": "status"}, ["id"]
-    made = options(alternate_column_names=names, column_expressions=columns)
+    option_values = options(alternate_column_names=names, column_expressions=columns)
     names["id"], columns[0] = "DROP", "DROP TABLE"
-    assert dict(made.alternate_column_names) == {"state": "status"}
-    assert tuple(made.column_expressions) == ("id",)
+    assert dict(option_values.alternate_column_names) == {"state": "status"}
+    assert tuple(option_values.column_expressions) == ("id",)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_the_order_ends_with_the_id_so_that_it_is_total() -> None:
 
 def test_a_record_is_made_of_what_the_expressions_name() -> None:
     free, own = sql("lower(j.path) AS path"), composed.SQL("1 AS one")
-    made = select_expressions(
+    job = select_expressions(
         options(column_expressions=["j.id", free, own]), read_shape("jobs j", None, {}), ["id", "path"]
     )
-    assert made == (SelectedExpression(Column("id", "j"), "id"), SelectedExpression(free), SelectedExpression(own))
+    assert job == (SelectedExpression(Column("id", "j"), "id"), SelectedExpression(free), SelectedExpression(own))
 
 
 def test_without_expressions_a_record_is_made_of_its_fields() -> None:
@@ -171,8 +171,8 @@ def test_without_expressions_a_record_is_made_of_its_fields() -> None:
         absent: int = 0
 
     shape = read_shape("jobs j", None, {"state": "status"}, folds=False)
-    made = select_expressions(options(record=Row), shape, ["id", "status", "filepath", "unwanted"])
-    assert made == (
+    option_values = select_expressions(options(record=Row), shape, ["id", "status", "filepath", "unwanted"])
+    assert option_values == (
         SelectedExpression(Column("id", "j"), "id"),
         SelectedExpression(Column("status", "j"), "state"),
         SelectedExpression(Column("filepath", "j"), "filePath"),
@@ -180,5 +180,5 @@ def test_without_expressions_a_record_is_made_of_its_fields() -> None:
 
 
 def test_without_a_record_every_column_is_selected() -> None:
-    made = select_expressions(options(), read_shape("jobs", None, {}), ["id", "Path"])
-    assert made == (SelectedExpression(Column("id", "jobs"), "id"), SelectedExpression(Column("Path", "jobs"), "Path"))
+    job = select_expressions(options(), read_shape("jobs", None, {}), ["id", "Path"])
+    assert job == (SelectedExpression(Column("id", "jobs"), "id"), SelectedExpression(Column("Path", "jobs"), "Path"))

@@ -115,9 +115,9 @@ def test_rows_of_an_own_statement_become_records(place: Place, run: Run) -> None
 
     async def main() -> None:
         async with opened(place) as store:
-            made = await store.scan_all(place.sql(query))
-            assert [(one.id, one.path, one.size) for one in made] == [(1, "a.py", 5), (2, "b.py", 5)]
-            assert await store.scan_all([{"size": 5, "path": "a.py", "id": 1, "execution_logs": None}]) == made[:1]
+            instance = await store.scan_all(place.sql(query))
+            assert [(one.id, one.path, one.size) for one in instance] == [(1, "a.py", 5), (2, "b.py", 5)]
+            assert await store.scan_all([{"size": 5, "path": "a.py", "id": 1, "execution_logs": None}]) == instance[:1]
 
     run(main())
 
@@ -129,9 +129,9 @@ def test_rows_of_a_cursor_become_records_by_its_names(on_postgres: Place, run: R
     async def main() -> None:
         async with opened(on_postgres) as store:
             with psycopg.connect(on_postgres.url) as connection:
-                made = await store.scan_all(connection.execute(query))
+                instance = await store.scan_all(connection.execute(query))
             async with await psycopg.AsyncConnection.connect(on_postgres.url) as other:
-                assert await store.scan_all(await other.execute(query)) == made == [Upload(1, "a.py", 5, [])]
+                assert await store.scan_all(await other.execute(query)) == instance == [Upload(1, "a.py", 5, [])]
 
     run(main())
 
@@ -160,8 +160,8 @@ def test_nothing_that_is_shown_holds_a_password() -> None:
 def test_every_call_emits_an_event_with_its_time_and_whether_it_failed(place: Place, run: Run) -> None:
     place.add("a.py")
     events = Events()
-    told: list[StoreCalled] = []
-    events.on(StoreCalled, told.append)
+    notices: list[StoreCalled] = []
+    events.on(StoreCalled, notices.append)
 
     async def main() -> None:
         async with opened(place, events) as store:
@@ -170,16 +170,16 @@ def test_every_call_emits_an_event_with_its_time_and_whether_it_failed(place: Pl
             await heartbeats.beat([claim.lease], 30)
             await heartbeats.close()
             await store.settle([(claim.lease, COMPLETED)])
-            made = Attempt(claim, 0.0)
-            store.around(made)
+            instance = Attempt(claim, 0.0)
+            store.around(instance)
             with pytest.raises(LogRefused):
-                await made.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=AT))
+                await instance.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=AT))
 
     run(main())
-    assert [(one.store, one.operation, one.failed) for one in told] == [
+    assert [(one.store, one.operation, one.failed) for one in notices] == [
         ("uploads", operation, operation == "add_log") for operation in ("open", "claim", "beat", "settle", "add_log")
     ]
-    assert all(0 < one.seconds < 30 for one in told)
+    assert all(0 < one.seconds < 30 for one in notices)
 
 
 def test_an_unreadable_record_is_in_its_claim(place: Place, run: Run) -> None:

@@ -66,9 +66,9 @@ def records(record: type | None = None, **given: Any) -> Records:
 @pytest.mark.parametrize("kind", [Plain, Struct, Model])
 @pytest.mark.parametrize("row", [POSTGRES, SQLITE])
 def test_a_typed_record_is_made_of_what_either_database_gives(kind: type, row: tuple[Any, ...]) -> None:
-    made = records(kind).make(NAMES, row)
-    assert isinstance(made, kind)
-    got = [getattr(made, name) for name in NAMES]
+    instance = records(kind).make(NAMES, row)
+    assert isinstance(instance, kind)
+    got = [getattr(instance, name) for name in NAMES]
     assert got[:5] == [7, "null", Decimal("1.5"), AT, True]
     assert got[5] == [ExecutionLogEntry(key="step.0", command=("ls",), start_time=AT, exit_code=0, duration_ms=7)]
 
@@ -79,14 +79,14 @@ def test_no_logs_are_an_empty_list(kind: type) -> None:
 
 
 def test_a_record_is_a_dict_with_the_values_as_they_are() -> None:
-    made = records().make(NAMES, POSTGRES)
-    assert made == dict(zip(NAMES, POSTGRES, strict=True))
-    assert made["execution_logs"][0] is ENTRY
+    instance = records().make(NAMES, POSTGRES)
+    assert instance == dict(zip(NAMES, POSTGRES, strict=True))
+    assert instance["execution_logs"][0] is ENTRY
 
 
 def test_columns_that_a_type_has_no_field_for_are_left_out() -> None:
-    made = records(Plain).make((*NAMES, "extra"), (*POSTGRES, object()))
-    assert made.note is None
+    instance = records(Plain).make((*NAMES, "extra"), (*POSTGRES, object()))
+    assert instance.note is None
 
 
 def test_a_uuid_may_be_meant_as_text() -> None:
@@ -132,10 +132,10 @@ def test_an_asynchronous_scan_is_refused() -> None:
 
 
 def test_a_row_of_which_no_record_can_be_made_is_unreadable() -> None:
-    made = records(Struct).read(NAMES, ("seven", *POSTGRES[1:]))
-    assert isinstance(made, Unreadable)
-    assert "Expected `int`" in made.error
-    assert "$.id" in made.error
+    instance = records(Struct).read(NAMES, ("seven", *POSTGRES[1:]))
+    assert isinstance(instance, Unreadable)
+    assert "Expected `int`" in instance.error
+    assert "$.id" in instance.error
 
 
 def test_the_reason_is_one_line_without_what_no_column_can_hold() -> None:
@@ -183,9 +183,9 @@ class TimesModel(pydantic.BaseModel):
 )
 def test_a_moment_of_a_documented_column_is_aware_and_utc_where_no_zone_is_said(kind: type, stored: Any) -> None:
     row = (stored, stored, "2024-05-01 12:00:00", "2024-05-01 12:00:00")
-    made = records(kind, columns={"started_at": "begun"}).make(["queued_at", "begun", "other", "note"], row)
-    assert (made.queued_at, made.begun, made.note) == (AT, AT, row[3])
-    assert made.other == AT.replace(tzinfo=None)
+    instance = records(kind, columns={"started_at": "begun"}).make(["queued_at", "begun", "other", "note"], row)
+    assert (instance.queued_at, instance.begun, instance.note) == (AT, AT, row[3])
+    assert instance.other == AT.replace(tzinfo=None)
 
 
 def test_a_moment_may_be_meant_as_text_and_a_dict_has_what_is_stored() -> None:
@@ -196,15 +196,15 @@ def test_a_moment_may_be_meant_as_text_and_a_dict_has_what_is_stored() -> None:
         execution_logs: list[ExecutionLogEntry]
 
     row = (U, "2024-05-01 12:00:00", [ENTRY])
-    made = records(Loose).make(["id", "queued_at", "execution_logs"], row)
-    assert (made.id, made.queued_at, made.execution_logs[0].start_time) == (str(U), row[1], AT)
+    instance = records(Loose).make(["id", "queued_at", "execution_logs"], row)
+    assert (instance.id, instance.queued_at, instance.execution_logs[0].start_time) == (str(U), row[1], AT)
     assert records().make(["queued_at"], row[1:2]) == {"queued_at": row[1]}
 
     class Mixed(pydantic.BaseModel, arbitrary_types_allowed=True):
         queued_at: str
         execution_logs: list[ExecutionLogEntry]
 
-    assert records(Mixed).make(["queued_at", "execution_logs"], row[1:]).execution_logs == made.execution_logs
+    assert records(Mixed).make(["queued_at", "execution_logs"], row[1:]).execution_logs == instance.execution_logs
 
     class Named(msgspec.Struct):
         id: str

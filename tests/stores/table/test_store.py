@@ -165,9 +165,9 @@ def test_the_options_lay_down_a_workers_terms(on_sqlite: Place) -> None:
     def terms(**given: Any) -> Any:
         return TableStore(on_sqlite.url, options(**given)).terms
 
-    made = terms(stalled_max_age=5, retry_after=timedelta(milliseconds=250))
-    assert (made.lease, made.heartbeat_interval, made.polls) == (5.0, None, True)
-    assert [made.backoff(attempt) for attempt in (1, 7)] == [0.25, 0.25]
+    instance = terms(stalled_max_age=5, retry_after=timedelta(milliseconds=250))
+    assert (instance.lease, instance.heartbeat_interval, instance.polls) == (5.0, None, True)
+    assert [instance.backoff(attempt) for attempt in (1, 7)] == [0.25, 0.25]
     assert terms(heartbeat_interval=8).heartbeat_interval == 8
     assert terms(cancel_interval=timedelta(milliseconds=500)).cancel_interval == 0.5
 
@@ -198,8 +198,8 @@ def test_a_table_that_cannot_be_served_is_not_touched(place: Place, run: Run) ->
 
 def test_a_store_can_be_described_and_can_furnish_before_it_is_open(place: Place) -> None:
     store = TableStore(place.url, options(name="indexing"))
-    made = Attempt(Claim(Lease(1, TOKEN, 0), None, "indexing", 1, 1), 0.0)
+    instance = Attempt(Claim(Lease(1, TOKEN, 0), None, "indexing", 1, 1), 0.0)
     assert store.name == "indexing"
     assert store.description
-    assert store.around(made) is None
-    assert made.store.requeued is None
+    assert store.around(instance) is None
+    assert instance.store.requeued is None

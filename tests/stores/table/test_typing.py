@@ -99,10 +99,10 @@ def wrong() -> None:
 @pytest.mark.parametrize("checker", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])
 def test_a_checker_refuses_handlers_of_other_records_and_nothing_else(checker: object, tmp_path: Path) -> None:
     mypy = checker is under_mypy
-    found = (under_mypy if mypy else under_pyright)(PROGRAM, tmp_path)
+    result = (under_mypy if mypy else under_pyright)(PROGRAM, tmp_path)
     wanted = {
         number: {codes[0] if mypy else codes[1]}
         for number, line in enumerate(PROGRAM.splitlines(), 1)
         if (codes := line.partition("# E ")[2].split(" P "))[0]
     }
-    assert found == wanted
+    assert result == wanted

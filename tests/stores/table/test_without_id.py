@@ -73,8 +73,8 @@ def told(place: Place, run: Run, **given: Any) -> tuple[list[Finding], list[str]
             await store.validate(events)
             return await store.check()
 
-    found = [one for one in run(scenario()) if "NULL" in one.problem]
-    return found, [one.warning for one in warned if "NULL" in one.warning]
+    rows = [one for one in run(scenario()) if "NULL" in one.problem]
+    return rows, [one.warning for one in warned if "NULL" in one.warning]
 
 
 def test_rows_without_an_id_are_counted_and_warned_of(place: Place, run: Run) -> None:

@@ -449,8 +449,8 @@ def test_a_record_that_cannot_be_read_fails_alone(run: Run, place: Place) -> Non
 
     async def story() -> None:
         place.add("good", "bad", "fine")
-        given: dict[str, Any] = {"record": None, "scan": scan, "column_expressions": ["id", "path"], "record_id": len}
-        async with opened(place, **given) as store:
+        values: dict[str, Any] = {"record": None, "scan": scan, "column_expressions": ["id", "path"], "record_id": len}
+        async with opened(place, **values) as store:
             await worked_off(store, nothing)
         assert place.states() == ["completed", "failed", "completed"]
         message = place.sql("SELECT failure_message FROM uploads WHERE path = 'bad'")[0][0]

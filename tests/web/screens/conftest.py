@@ -108,7 +108,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     chromium = pyfuncitem.funcargs["chromium"]
     assert isinstance(chromium, Chromium)
     names = inspect.signature(pyfuncitem.obj).parameters
-    given = pyfuncitem.get_closest_marker("timeout")
+    value = pyfuncitem.get_closest_marker("timeout")
     steps = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    chromium.run(steps, timeout=given.args[0] - TO_CLOSE if given else WITHIN)
+    chromium.run(steps, timeout=value.args[0] - TO_CLOSE if value else WITHIN)
     return True

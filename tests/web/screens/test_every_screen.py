@@ -29,8 +29,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty store."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    result: str = request.getfixturevalue("postgres_url")
+    return result
 
 
 async def test_every_screen_of_a_store_is_rendered(url: str, page: Page) -> None:

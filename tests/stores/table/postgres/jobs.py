@@ -61,9 +61,9 @@ class Jobs:
 
     def row(self, job_id: object) -> dict[str, Any]:
         with self._connection.cursor(row_factory=dict_row) as cursor:
-            found = cursor.execute("select * from jobs where id = %s", (job_id,)).fetchone()
-        assert found is not None, f"row {job_id} is gone"
-        return found
+            result = cursor.execute("select * from jobs where id = %s", (job_id,)).fetchone()
+        assert result is not None, f"row {job_id} is gone"
+        return result
 
     def states(self) -> list[str]:
         return [state for (state,) in self.sql("select state from jobs order by id")]

@@ -74,9 +74,9 @@ class Place:
 
     def fix_all(self, **columns: str) -> Sequence[Finding]:
         """Run what is printed, and map what is said. What a check finds with that mapping is returned."""
-        found = self.check(**columns)
-        self.run_printed(found)
-        columns |= mappings(found)
+        result = self.check(**columns)
+        self.run_printed(result)
+        columns |= mappings(result)
         self.run_printed(self.check(**columns))
         return self.check(**columns)
 
@@ -191,9 +191,9 @@ def test_defects_are_found_and_the_printed_statements_fix_them(place: Place, nam
     breaking, said, fatal = BROKEN[name]
     place.make()
     place.do(breaking)
-    found = place.check()
-    assert said in problems(found, fatal=fatal), problems(found)
-    assert bool(problems(found, fatal=True)) is fatal, problems(found)
+    result = place.check()
+    assert said in problems(result, fatal=fatal), problems(result)
+    assert bool(problems(result, fatal=True)) is fatal, problems(result)
     if name == "index of other states":
         place.do("drop index jobs_last_heartbeat_at_idx")
     assert place.fix_all() == []
@@ -221,19 +221,19 @@ def test_for_a_numeric_state_the_update_that_queues_pending_rows_is_printed(plac
         "alter table jobs alter state drop default, alter state type integer using 0",
     )
     assert mappings(place.check()) == {"state": "job_state"}
-    told = problems(place.check(state="job_state"), fatal=True)
-    assert 'afterwards: UPDATE "jobs" SET "job_state" = \'queued\' WHERE ...' in told
+    message = problems(place.check(state="job_state"), fatal=True)
+    assert 'afterwards: UPDATE "jobs" SET "job_state" = \'queued\' WHERE ...' in message
 
 
 def test_a_missing_table_is_created_by_the_printed_statements(place: Place) -> None:
-    given: dict[str, Any] = {"alternate_column_names": {"state": "status"}}
-    found = place.examine("nowhere_else", "seen_nowhere_else", **given)
-    assert [one.problem for one in found] == [
+    options: dict[str, Any] = {"alternate_column_names": {"state": "status"}}
+    result = place.examine("nowhere_else", "seen_nowhere_else", **options)
+    assert [one.problem for one in result] == [
         "there is no table nowhere_else (in another schema? name it: schema.table)",
         "there is no view seen_nowhere_else",
     ]
-    place.do(*(finding.fix for finding in found))
-    assert place.examine("nowhere_else", "seen_nowhere_else", **given) == []
+    place.do(*(finding.fix for finding in result))
+    assert place.examine("nowhere_else", "seen_nowhere_else", **options) == []
 
 
 def test_quoted_names_and_another_schema_are_used_unchanged(place: Place) -> None:
@@ -242,9 +242,9 @@ def test_quoted_names_and_another_schema_are_used_unchanged(place: Place) -> Non
     place.do(
         full_ddl(DdlOptions(shape=shape, key="uuid")), 'alter table "Jobs ""x""" drop "Its State", drop num_resets'
     )
-    found = place.examine(table, alternate_column_names=columns)
-    assert "there is no column Its State (for state)" in problems(found)
-    place.run_printed(found)
+    result = place.examine(table, alternate_column_names=columns)
+    assert "there is no column Its State (for state)" in problems(result)
+    place.run_printed(result)
     assert place.examine(table, alternate_column_names=columns) == []
 
 
@@ -265,9 +265,9 @@ def test_existing_rows_are_not_queued_by_a_new_state_column_and_the_update_that_
 def test_an_unsuitable_column_is_reported_with_the_manual_steps(place: Place) -> None:
     place.make()
     place.do("alter table jobs alter process_after set not null, alter state type char(12)")
-    told = problems(place.check(), fatal=True)
-    assert "(--column state=job_state), and let the handler write state" in told
-    assert "(--column process_after=job_process_after), and copy the values of waiting records there" in told
+    message = problems(place.check(), fatal=True)
+    assert "(--column state=job_state), and let the handler write state" in message
+    assert "(--column process_after=job_process_after), and copy the values of waiting records there" in message
 
 
 def test_a_column_of_the_user_is_never_proposed_nor_emptied(place: Place) -> None:
@@ -303,10 +303,10 @@ def test_statements_with_strong_locks_time_out(place: Place, locked: str) -> Non
     place.make()
     place.do("alter table jobs drop num_resets, add constraint known check (state <> 'errored')")
     place.do("alter table jobs alter state drop default")
-    found = place.check()
-    strong = [text for one in found for text in one.fix.split(";\n") if text.startswith("ALTER")]
+    result = place.check()
+    strong = [text for one in result for text in one.fix.split(";\n") if text.startswith("ALTER")]
     assert len(strong) == 4
-    printed = "\n".join(one.fix for one in found)
+    printed = "\n".join(one.fix for one in result)
     unguarded = re.sub(r"SET LOCAL lock_timeout = '5s';\nALTER TABLE .*?;\nCOMMIT", "", printed)
     assert re.findall("ALTER TABLE.*", unguarded) == [
         f'ALTER TABLE "{place.schema}"."jobs" VALIDATE CONSTRAINT "known";'
@@ -345,9 +345,9 @@ def test_an_unsuitable_view_is_found(place: Place, view: str, said: str, fatal: 
 def test_a_view_without_a_condition_hides_nothing_despite_a_check_of_its_table(place: Place) -> None:
     place.make()
     place.do("alter table jobs add constraint known check (state in ('queued', 'completed'))", VIEW)
-    found = place.check("seen")
-    assert "hides" not in problems(found)
-    place.run_printed(found)
+    result = place.check("seen")
+    assert "hides" not in problems(result)
+    place.run_printed(result)
     assert place.check("seen") == []
 
 
@@ -363,10 +363,10 @@ def test_a_view_without_a_condition_hides_nothing_despite_a_check_of_its_table(p
 def test_a_check_of_more_than_the_state_is_left_to_the_owner(place: Place, rule: str, columns: str) -> None:
     place.make()
     place.do(f"alter table jobs add size int, add constraint several check ({rule})")
-    found = place.check()
-    told = f"the CHECK several on {columns} concerns {columns}, which a worker writes: make sure that it accepts"
-    assert problems(found, fatal=False).startswith(told) if columns else found == []
-    assert problems(found, fatal=True) == ""
+    result = place.check()
+    message = f"the CHECK several on {columns} concerns {columns}, which a worker writes: make sure that it accepts"
+    assert problems(result, fatal=False).startswith(message) if columns else result == []
+    assert problems(result, fatal=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -404,9 +404,9 @@ def test_unknown_states_are_counted_and_not_fatal(place: Place) -> None:
         "alter table jobs alter state drop not null",
         "insert into jobs (state) values (null), ('stuck'), ('stuck'), ('queued')",
     )
-    told = problems(place.check(), fatal=False)
-    assert "2 records have the state 'stuck', unknown to workers: never claimed" in told
-    assert "1 record has no state (NULL): never claimed" in told
+    message = problems(place.check(), fatal=False)
+    assert "2 records have the state 'stuck', unknown to workers: never claimed" in message
+    assert "1 record has no state (NULL): never claimed" in message
 
 
 def test_a_missing_right_is_named(place: Place, database: str) -> None:
@@ -416,8 +416,8 @@ def test_a_missing_right_is_named(place: Place, database: str) -> None:
     url = make_conninfo(place.url, user=user, password="secret")
     try:
         place.do(f"grant select on jobs to {user}")
-        told = problems(place.check(url=url), fatal=True)
-        assert told == f"{user} may not read and update jobs"
+        message = problems(place.check(url=url), fatal=True)
+        assert message == f"{user} may not read and update jobs"
         place.run_printed(place.check(url=url))
         assert place.check(url=url) == []
     finally:
@@ -434,10 +434,10 @@ def test_a_worker_is_refused_with_every_fatal_finding_and_its_ddl(place: Place, 
             await store.open()
         return str(raised.value)
 
-    told = run(refused())
+    message = run(refused())
     for part in ("no column state", "no column num_resets", 'ADD COLUMN "num_resets" integer NOT NULL DEFAULT 0'):
-        assert part in told
-    assert "CREATE INDEX" not in told
+        assert part in message
+    assert "CREATE INDEX" not in message
 
 
 def test_a_channel_without_a_trigger_is_reported(place: Place) -> None:
@@ -473,15 +473,15 @@ def test_the_tables_of_the_documents_are_accepted(place: Place, cancel: str, vie
         """
     )
     label = view or "j"
-    found = place.examine(
+    result = place.examine(
         "example_jobs" if view else "example_jobs j",
         f"example_jobs_with_repository_name {label}",
         column_expressions=[f"{label}.id", f"{label}.name"],
         order_by_expression=[f"{label}.repository_id", f"{label}.id"],
     )
-    assert [finding.problem.partition(" (")[0] for finding in found] == ["no index on"] * 4
-    place.run_printed(found)
-    assert "(repository_id, id)" in problems(found)
+    assert [finding.problem.partition(" (")[0] for finding in result] == ["no index on"] * 4
+    place.run_printed(result)
+    assert "(repository_id, id)" in problems(result)
 
 
 def test_the_recommended_index_follows_the_order(place: Place) -> None:
@@ -516,9 +516,9 @@ class Job(msgspec.Struct):
 def test_an_invalid_expression_is_reported(place: Place, given: dict[str, Any], said: str) -> None:
     place.make()
     place.do(VIEW)
-    found = problems(place.examine("jobs j", "seen v", **given), fatal=True)
-    assert said in found
-    assert bool(found) is bool(said)
+    result = problems(place.examine("jobs j", "seen v", **given), fatal=True)
+    assert said in result
+    assert bool(result) is bool(said)
 
 
 def test_a_check_waits_for_no_lock_and_takes_only_read_locks(place: Place) -> None:
@@ -545,7 +545,7 @@ def test_a_check_works_on_an_older_server(older_postgres_url: str, run: Run) -> 
     with closing(Place(older_postgres_url, run)) as place:
         place.make()
         place.do("alter table jobs add constraint c check (state <> 'errored'), drop process_after", VIEW)
-        found = place.check("seen")
-        assert problems(found, fatal=True).count("\n") == 1
-        place.run_printed(found)
+        result = place.check("seen")
+        assert problems(result, fatal=True).count("\n") == 1
+        place.run_printed(result)
         assert place.check("seen") == []

@@ -91,9 +91,9 @@ async def test_conditions_all_hold_and_an_or_does_not_escape(jobs: Jobs) -> None
     jobs.add(size=5, path="no")
     (wanted,) = jobs.add(size=5, path="it's 100%")
     jobs.add(size=50, path="yes", state="completed")
-    given = (Where("size", "<", 10), sql("path = 'yes' or path = {}", "it's 100%"), sql("path like '%100%' -- why"))
+    value = (Where("size", "<", 10), sql("path = 'yes' or path = {}", "it's 100%"), sql("path like '%100%' -- why"))
     async with jobs.served() as served:
-        assert await served.ids(conditions=given) == [wanted]
+        assert await served.ids(conditions=value) == [wanted]
 
 
 CONDITIONS = (

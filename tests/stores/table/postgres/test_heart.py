@@ -19,8 +19,8 @@ FRESH = ("now() - interval '10 seconds'",)
 
 def running(jobs: Jobs, *, beat: object = STALE, **columns: Any) -> int:
     """A record in processing; whoever works on it is not of ours."""
-    given: dict[str, Any] = {"worker_hostname": "executor-7"} | columns
-    (job_id,) = jobs.add(state="processing", started_at=STALE, last_heartbeat_at=beat, **given)
+    options: dict[str, Any] = {"worker_hostname": "executor-7"} | columns
+    (job_id,) = jobs.add(state="processing", started_at=STALE, last_heartbeat_at=beat, **options)
     assert isinstance(job_id, int)
     return job_id
 
@@ -51,8 +51,8 @@ async def test_stale_records_return_to_the_queue_or_fail_permanently(jobs: Jobs)
     ids = [running(jobs, num_resets=count, num_failures=3) for count in (0, 4, 5, 6)]
     fresh = running(jobs, beat=FRESH)
     async with jobs.served() as served:
-        found = await served.heartbeats.reset_stalled(10)
-        assert [(one.job_id, one.state, one.worker, one.task) for one in found] == [
+        result = await served.heartbeats.reset_stalled(10)
+        assert [(one.job_id, one.state, one.worker, one.task) for one in result] == [
             *((ids[at], State.QUEUED, "executor-7", "jobs") for at in (0, 1)),
             *((ids[at], State.FAILED, "executor-7", "jobs") for at in (2, 3)),
         ]
@@ -103,12 +103,12 @@ async def test_a_heartbeat_between_search_and_reset_wins(jobs: Jobs) -> None:
     """The reset's second statement writes only what is still as the first has found it."""
     job_id = running(jobs)
     async with jobs.served() as served:
-        found = await served.heartbeats._find("find_stalled", slack=0.0)  # type: ignore[attr-defined]
-        assert found
+        result = await served.heartbeats._find("find_stalled", slack=0.0)  # type: ignore[attr-defined]
+        assert result
         jobs.sql("update jobs set last_heartbeat_at = now()")
-        assert list(await served.heartbeats._reset(found, 0.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(result, 0.0)) == []  # type: ignore[attr-defined]
         jobs.sql("update jobs set last_heartbeat_at = now() - interval '1 hour', started_at = now()")
-        assert list(await served.heartbeats._reset(found, 0.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(result, 0.0)) == []  # type: ignore[attr-defined]
     assert jobs.row(job_id)["state"] == "processing"
 
 

@@ -69,10 +69,10 @@ async def test_a_connection_that_no_longer_listens_is_detected(jobs: Jobs) -> No
 
 async def test_while_it_cannot_connect_it_only_sleeps(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(role: str) -> None:
-        asked.append(role)
+        calls.append(role)
         raise StoreUnreachable("no")
 
-    asked: list[str] = []
+    calls: list[str] = []
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
         with monkeypatch.context() as patched:
@@ -81,7 +81,7 @@ async def test_while_it_cannot_connect_it_only_sleeps(jobs: Jobs, monkeypatch: p
             while served.table.is_listening:
                 assert not await served.table.wait(0.01)
             assert not await served.table.wait(0.01)
-            assert len(asked) == 1, "the next try is half a second away"
+            assert len(calls) == 1, "the next try is half a second away"
         listener(served)._retry_at = 0.0
         await listening(served)
         assert await woken(jobs, served)

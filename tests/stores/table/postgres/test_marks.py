@@ -93,10 +93,10 @@ async def test_a_requested_cancellation_changes_every_outcome_but_completion(job
             lease = await started(jobs, served)
             jobs.sql("update jobs set cancel = true")
             turns = state not in (State.COMPLETED, State.CANCELED)
-            told = with_state(SETTLEMENTS[state], State.CANCELED)
-            assert await served.settle(lease, SETTLEMENTS[state]) == (told if turns else Verdict.SETTLED)
+            message = with_state(SETTLEMENTS[state], State.CANCELED)
+            assert await served.settle(lease, SETTLEMENTS[state]) == (message if turns else Verdict.SETTLED)
             again = await served.settle(lease, SETTLEMENTS[state], repeat=True)
-            assert again == (told if turns else Verdict.ALREADY_SETTLED)
+            assert again == (message if turns else Verdict.ALREADY_SETTLED)
             row = jobs.row(lease.job_id)
             assert (row["state"], row["num_failures"]) == ("completed" if state is State.COMPLETED else "canceled", 0)
 
@@ -115,8 +115,8 @@ async def known(jobs: Jobs, served: Served, state: State) -> None:
     assert await served.settle(lease, SETTLEMENTS[state], repeat=True) is Verdict.ALREADY_SETTLED
     for other in STATES:
         if other is not state:
-            told = (Verdict.LOST, Verdict.ALREADY_SETTLED, with_state(SETTLEMENTS[other], State.CANCELED))
-            assert await served.settle(lease, SETTLEMENTS[other], repeat=True) in told
+            message = (Verdict.LOST, Verdict.ALREADY_SETTLED, with_state(SETTLEMENTS[other], State.CANCELED))
+            assert await served.settle(lease, SETTLEMENTS[other], repeat=True) in message
     assert jobs.row(lease.job_id) == before
 
 
@@ -212,8 +212,8 @@ async def test_a_locked_record_is_busy_and_the_others_are_settled(jobs: Jobs) ->
     async with jobs.served() as served:
         leases = [taken.lease for taken in await served.claim()]
         with jobs.locked("id = 2"):
-            found = await served.table.settle([(lease, COMPLETED) for lease in leases])
-            assert list(found) == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
+            result = await served.table.settle([(lease, COMPLETED) for lease in leases])
+            assert list(result) == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
             assert (await served.heartbeats.beat(leases[1:2], 30)).busy == {(2, leases[1].token)}
             assert list(await served.heartbeats.release(leases[1:2])) == leases[1:2]
         assert await served.settle(leases[1]) is Verdict.SETTLED
@@ -247,8 +247,8 @@ async def test_a_refused_settlement_has_its_reason_and_does_not_prevent_others(j
 async def test_following_jobs_are_refused(jobs: Jobs) -> None:
     async with jobs.served() as served:
         lease = await started(jobs, served)
-        asked = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="more"),))
-        refused = await served.settle(lease, asked)
+        request = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="more"),))
+        refused = await served.settle(lease, request)
         assert isinstance(refused, RefusedSettlement)
         assert "INSERT" in refused.reason
     assert jobs.states() == ["processing"]

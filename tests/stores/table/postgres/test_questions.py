@@ -37,11 +37,11 @@ async def test_counts_and_existence_by_state_and_condition(jobs: Jobs) -> None:
         table = served.table
         assert await table.queries.count([State.QUEUED, State.ERRORED]) == {State.QUEUED: 3, State.ERRORED: 1}
         assert sum((await table.queries.count(EVERY)).values()) == 6
-        given = (Where("size", ">", 1), sql("path = 'p' or path = 'q'"))
-        assert await table.queries.count([State.QUEUED, State.FAILED], given) == {State.QUEUED: 2, State.FAILED: 0}
+        value = (Where("size", ">", 1), sql("path = 'p' or path = 'q'"))
+        assert await table.queries.count([State.QUEUED, State.FAILED], value) == {State.QUEUED: 2, State.FAILED: 0}
         assert await table.queries.exists([State.PROCESSING])
         assert not await table.queries.exists([State.FAILED])
-        assert not await table.queries.exists([State.PROCESSING], given)
+        assert not await table.queries.exists([State.PROCESSING], value)
 
 
 async def test_a_view_without_a_state_is_counted_by_the_state_of_the_table(jobs: Jobs) -> None:

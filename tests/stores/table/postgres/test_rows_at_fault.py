@@ -48,11 +48,11 @@ def application(jobs: Jobs) -> Iterator[Jobs]:
     jobs.sql(f"drop role if exists {LOGIN}")
     jobs.sql(f"create role {LOGIN} login password 'secret'")
     jobs.sql(f"grant usage on schema public to {LOGIN}; grant select, update on jobs to {LOGIN}")
-    made = Jobs(make_conninfo(jobs.url, user=LOGIN, password="secret"))
-    made.sql, made.add = jobs.sql, jobs.add  # type: ignore[method-assign]
-    yield made
+    job = Jobs(make_conninfo(jobs.url, user=LOGIN, password="secret"))
+    job.sql, job.add = jobs.sql, jobs.add  # type: ignore[method-assign]
+    yield job
     jobs.sql(f"drop owned by {LOGIN} cascade; drop role {LOGIN}")
-    made.close()
+    job.close()
 
 
 def begin_fault(jobs: Jobs, fault: str, *bad: int) -> None:

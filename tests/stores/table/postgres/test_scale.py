@@ -53,7 +53,7 @@ def indexes_of(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> se
 
 def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
     context = served.table._context
-    given = {
+    options = {
         "limit": 1,
         "mark": "w",
         "token": "00000000-0000-0000-0000-000000000000",
@@ -62,13 +62,13 @@ def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]
         "page": 1000,
         "ids": ["1"],
     }
-    found = {}
+    result = {}
     for suspects in (False, True):
         statement, values = context.composer.claim((), suspects=suspects)
-        found["claim of suspects" if suspects else "claim"] = statement, {**values, **context.values(**given)}
+        result["claim of suspects" if suspects else "claim"] = statement, {**values, **context.values(**options)}
     for name in ("find_stalled", "foreign_leases", "next_due", "longest_run", "cancel_waiting"):
-        found[name] = context.statement(name), dict(context.values(**given))
-    return found
+        result[name] = context.statement(name), dict(context.values(**options))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ async def test_suspects_are_found_without_reading_all_waiting_records(crowd: Job
     crowd.sql("vacuum analyze jobs")
     async with crowd.served() as served:
         statement, values = served.table._context.composer.claim((), suspects=True)
-        given = {**values, **served.table._context.values(limit=1, mark="w")}
-        assert pages_read(crowd, statement, given) < HUNDRED
+        options = {**values, **served.table._context.values(limit=1, mark="w")}
+        assert pages_read(crowd, statement, options) < HUNDRED
         crowd.sql("drop index jobs_suspects")
-        assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
+        assert pages_read(crowd, statement, options) > HUNDRED, "which is why it is recommended"
 
 
 async def test_settlements_and_heartbeats_do_not_read_dead_entries_of_processing(jobs: Jobs) -> None:
@@ -105,11 +105,11 @@ async def test_settlements_and_heartbeats_do_not_read_dead_entries_of_processing
         context, plan = served.table._context, TablePlan(served.table._context)
         leases = [taken.lease for taken in await served.claim(20)]
         entries = [(lease, SNOOZED) for lease in leases]
-        given = context.values(**context.leases(leases))
-        asked = {name: (context.statement(name), given) for name in ("beat", "release", "settle_completed")}
-        asked["settle"] = context.statement("settle"), plan.settle_values(entries)
-        used = {name: indexes_of(jobs, *one) for name, one in asked.items()}
-    assert used == {name: {"jobs_pkey"} for name in asked}
+        value = context.values(**context.leases(leases))
+        request = {name: (context.statement(name), value) for name in ("beat", "release", "settle_completed")}
+        request["settle"] = context.statement("settle"), plan.settle_values(entries)
+        used = {name: indexes_of(jobs, *one) for name, one in request.items()}
+    assert used == {name: {"jobs_pkey"} for name in request}
 
 
 def stale(jobs: Jobs, *indexes: str) -> None:

@@ -100,8 +100,8 @@ async def test_ids_of_any_type_work(jobs: Jobs, key: str, kind: KeyType, values:
     ids = [jobs.add(**keyed(value))[0] for value in values or (None, None)]
     async with jobs.served(max_num_retries=1, retry_after=60) as served:
         assert served.table.key is kind
-        found = await served.ids()
-        assert sorted(found) == sorted(str(one) if isinstance(one, uuid.UUID) else one for one in ids)
+        result = await served.ids()
+        assert sorted(result) == sorted(str(one) if isinstance(one, uuid.UUID) else one for one in ids)
         jobs.sql("update jobs set state = 'queued'")
         await through_its_life(served)
 

@@ -140,11 +140,11 @@ def test_a_cancellation_request_before_the_handler_cancels_the_record(run: Run, 
 def test_cancelling_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
     async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
-            asked = asyncio.create_task(harness.execute("update jobs set cancel = true"))
-            await asyncio.wait([asked], timeout=0.1)
-            assert not asked.done()
+            request = asyncio.create_task(harness.execute("update jobs set cancel = true"))
+            await asyncio.wait([request], timeout=0.1)
+            assert not request.done()
             await harness.settle(attempt, Retry("again"))
-            await asked
+            await request
         assert (await harness.row(1))["state"] == "errored"
         await harness.heartbeats.maintain()
         assert (await harness.row(1))["state"] == "canceled"

@@ -75,17 +75,17 @@ class Application:
 
     def table(self, *, pinned: bool = True, **options: Any) -> SqliteTable:
         """A backend for the table; its clock is ``now``."""
-        given = TableOptions[Any](**({"name": "uploads", "table_name": "uploads"} | options))
-        shape = read_shape(given.table_name, given.view_name, given.alternate_column_names, folds=False)
-        made = SqliteTable(self.path, given, shape, pinned=(lambda: self.now) if pinned else None)
-        self._backends.append(made)
-        return made
+        value = TableOptions[Any](**({"name": "uploads", "table_name": "uploads"} | options))
+        shape = read_shape(value.table_name, value.view_name, value.alternate_column_names, folds=False)
+        instance = SqliteTable(self.path, value, shape, pinned=(lambda: self.now) if pinned else None)
+        self._backends.append(instance)
+        return instance
 
     async def served(self, *, pinned: bool = True, **options: Any) -> SqliteTable:
         """The same, open."""
-        made = self.table(pinned=pinned, **options)
-        await made.open()
-        return made
+        table = self.table(pinned=pinned, **options)
+        await table.open()
+        return table
 
     def end(self) -> None:
         """Let every connection go."""

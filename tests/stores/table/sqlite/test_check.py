@@ -54,9 +54,9 @@ def altered(column: str, line: str) -> str:
 )  # fmt: skip
 def test_each_trouble_is_found_and_its_ddl_mends_it(made: Made, run: Run, ddl: str, problem: str) -> None:
     app = made(ddl)
-    found = check(app, run)
-    told = [finding for finding in found if problem in finding.problem]
-    assert told, found
+    result = check(app, run)
+    messages = [finding for finding in result if problem in finding.problem]
+    assert messages, result
     columns: dict[str, str] = {}
     for _ in range(2):  # the second check knows the columns that the first one says to map
         for finding in check(app, run, alternate_column_names=columns):
@@ -99,15 +99,15 @@ def test_a_check_of_the_state_is_computed_and_others_are_left_to_the_owner(
 ) -> None:
     table = PLAIN.rstrip().removesuffix(");")
     app = made(f"{table}, CHECK ({rule}))")
-    found = [finding for finding in check(app, run) if "CHECK" in finding.problem]
-    told = [(finding.problem.partition("that is ")[2].partition(";")[0], finding.fatal) for finding in found]
+    rows = [finding for finding in check(app, run) if "CHECK" in finding.problem]
+    events = [(finding.problem.partition("that is ")[2].partition(";")[0], finding.fatal) for finding in rows]
     if columns:
-        assert told == [("", False)]
-        assert f"concerns {columns}, which a worker writes" in found[0].problem
+        assert events == [("", False)]
+        assert f"concerns {columns}, which a worker writes" in rows[0].problem
         return
-    assert told == ([(refused, True)] if refused else [])
-    if found:
-        mapped = mappings(found)
+    assert events == ([(refused, True)] if refused else [])
+    if rows:
+        mapped = mappings(rows)
         for finding in check(app, run, alternate_column_names=mapped):
             app.raw.executescript(finding.fix)
         again = check(app, run, alternate_column_names=mapped)
@@ -164,11 +164,11 @@ def test_what_only_the_application_can_write_is_refused(app: Application, run: R
 def test_unknown_states_are_reported_and_do_no_harm(app: Application, run: Run) -> None:
     for state in (None, "new", "new", "queued"):
         app.add(state=state)
-    found = check(app, run)
-    assert not any(finding.fatal for finding in found)
-    told = "\n".join(finding.problem for finding in found)
-    assert "2 records have the state 'new', unknown to workers" in told
-    assert "1 record has no state (NULL)" in told
+    result = check(app, run)
+    assert not any(finding.fatal for finding in result)
+    message = "\n".join(finding.problem for finding in result)
+    assert "2 records have the state 'new', unknown to workers" in message
+    assert "1 record has no state (NULL)" in message
 
 
 @pytest.mark.parametrize(("default", "said"), [("", "no default"), (" DEFAULT 'new'", "the default 'new'")])

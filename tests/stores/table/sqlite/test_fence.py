@@ -131,13 +131,13 @@ def test_cancel_wins_over_everything_but_completed(app: Application, run: Run) -
             key = app.add()
             taken = await claimed(table)
             app.sql("UPDATE uploads SET cancel = TRUE")
-            told = [with_state(end, State.CANCELED) if end not in (COMPLETED, CANCELED) else Verdict.SETTLED]
-            assert await settled(table, taken.lease, end) == told
+            messages = [with_state(end, State.CANCELED) if end not in (COMPLETED, CANCELED) else Verdict.SETTLED]
+            assert await settled(table, taken.lease, end) == messages
             now = app.row(key)
             assert now["state"] == ("completed" if end is COMPLETED else "canceled")
             assert now["num_failures"] == 0
             if end is not SNOOZED:
-                again = told if told != [Verdict.SETTLED] else [Verdict.ALREADY_SETTLED]
+                again = messages if messages != [Verdict.SETTLED] else [Verdict.ALREADY_SETTLED]
                 assert await settled(table, taken.lease, end, repeat=True) == again
             app.sql("DELETE FROM uploads")
 

@@ -65,8 +65,8 @@ def test_a_claim_looks_only_at_what_is_due(indexed: Application, options: dict[s
     ):
         steps = plan(indexed, statement)
         assert not [step for step in steps if step.startswith("SCAN") and "subquery" not in step], steps
-        found = [step for step in steps if "uploads_state_process_after (state=? AND process_after" in step]
-        assert len(found) == 4, steps
+        rows = [step for step in steps if "uploads_state_process_after (state=? AND process_after" in step]
+        assert len(rows) == 4, steps
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=str)

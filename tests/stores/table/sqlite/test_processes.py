@@ -33,10 +33,10 @@ def test_processes_never_claim_the_same_record(made: Made, journal: str) -> None
     workers = [start("drain", app.path) for _ in range(2)]
     for worker in workers:
         tell(worker)
-    found = [Counter(map(int, worker.communicate(timeout=60)[0].split())) for worker in workers]
+    rows = [Counter(map(int, worker.communicate(timeout=60)[0].split())) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
-    assert all(found), "one of the two had nothing to do, so this proved nothing"
-    assert found[0] + found[1] == Counter(ids)
+    assert all(rows), "one of the two had nothing to do, so this proved nothing"
+    assert rows[0] + rows[1] == Counter(ids)
     assert set(app.states()) == {"completed"}
     assert app.sql("PRAGMA journal_mode") == [(journal,)]
 
