@@ -86,6 +86,13 @@ def test_an_ignored_database_url_is_mentioned(monkeypatch: pytest.MonkeyPatch) -
     assert mistakes(task_list=TASKS) == [f"{NO_STORE}; DATABASE_URL does not name a PostgreSQL database and is ignored"]
 
 
+def test_the_driver_of_an_ignored_database_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql+asyncpg:///shop")
+    assert mistakes(task_list=TASKS) == [
+        f"{NO_STORE}; DATABASE_URL names a driver and is ignored: leave out '+asyncpg'"
+    ]
+
+
 async def test_errors_name_the_called_function() -> None:
     with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is given"):
         await make_worker_utils()

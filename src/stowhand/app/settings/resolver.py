@@ -55,6 +55,7 @@ _OTHER_VARIABLES = (
     "STOWHAND_PAYLOAD_FORMAT",
 )
 _SERVICE_VARIABLE_PATTERN = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP)(_\w+)?$")
+_DRIVER_PATTERN = re.compile(r"(?:postgres|postgresql|sqlite)(\+\w+):")
 _STORE_SETTINGS = {
     option.name for option in SETTINGS.values() if option.field in ("connection", *StoreOptions.__struct_fields__)
 } - {"max_attempts"}
@@ -330,10 +331,17 @@ def _connection_of_environment(environ: Mapping[str, str]) -> tuple[SettingValue
     database_url = environ.get("DATABASE_URL", "")
     if database_url.startswith(("postgres://", "postgresql://")):
         return SettingValue(database_url, "DATABASE_URL", DATABASE_URL), ""
-    note = "DATABASE_URL does not name a PostgreSQL database and is ignored" if database_url else ""
+    note = _note_of_ignored(database_url) if database_url else ""
     if environ.get("PGDATABASE"):
         return SettingValue("postgresql://", "PGDATABASE and related variables", UNNAMED_STORE), note
     return SettingValue(DEFAULT_STORE, DEFAULT_STORE_SOURCE, UNNAMED_STORE), note
+
+
+def _note_of_ignored(database_url: str) -> str:
+    driver = _DRIVER_PATTERN.match(database_url)
+    if driver:  # an address for SQLAlchemy
+        return f"DATABASE_URL names a driver and is ignored: leave out '{driver[1]}'"
+    return "DATABASE_URL does not name a PostgreSQL database and is ignored"
 
 
 def _resolve(setting: SettingValue, note: str = "") -> ResolvedStore:
