@@ -1,4 +1,4 @@
-"""The programs of docs/how-to/enqueue-in-your-transaction.md do what it says, with the real libraries."""
+"""The programs of docs/how-to/enqueue-in-your-transaction.md and use-it-from-fastapi.md run on the real libraries."""
 
 from __future__ import annotations
 
@@ -66,20 +66,38 @@ def test_an_event_of_the_orm_enqueues_for_every_order(orders: Any) -> None:
     assert sorted(job.payload["order"] for job in orders.app.sync.list()) == [1, 2]
 
 
-def test_a_request_commits_its_own_session(orders: Any, run: Run) -> None:
-    async def story() -> list[Any]:
-        web = importlib.import_module("web")
-        transport = httpx.ASGITransport(app=web.web, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            answers = [await client.post("/orders", params={"item": item}) for item in ("a lamp", "nul\x00", "a book")]
-            lines = [answer.json() if answer.status_code == 200 else answer.status_code for answer in answers]
-        await web.make_session.kw["bind"].dispose()
-        return [*lines, await worked_off(orders.app, answers[2].json()["job"])]
+def test_a_request_commits_its_own_session(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    page = (DOCS / "how-to" / "use-it-from-fastapi.md").read_text()
+    shop, *web = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    shop = shop.replace("postgresql:///shop", postgres_url)
+    shop = shop.replace("postgresql+asyncpg:///shop", postgres_url.replace("postgresql:", "postgresql+asyncpg:"))
+    for name, text in (("shop", shop), ("web", "\n".join(web))):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("web")
+    engine = create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    module.Order.metadata.create_all(engine)
 
-    first, failed, third, result = run(story())
-    assert (first["order"], failed, result) == (1, 500, "invoiced a book")
-    assert len(orders.app.sync.list()) == 0, "two have completed"
-    assert third["order"] > 1
+    async def story() -> None:
+        transport = httpx.ASGITransport(app=module.web, raise_app_exceptions=False)
+        async with (
+            module.web.router.lifespan_context(module.web),
+            httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+        ):
+            refused = await client.post("/orders", params={"item": "nul\x00"})
+            order = (await client.post("/orders", params={"item": "a lamp"})).json()
+            job = await module.app.job(order["job"], module.confirm)
+            assert refused.status_code == 500
+            assert await job.result(timeout=30) == "confirmed a lamp"
+            assert (await client.get("/healthz")).json() == {"works": True}
+
+    run(story())
+    engine.dispose()
+    for name in ("shop", "web"):
+        sys.modules.pop(name)
 
 
 def test_a_connection_of_a_pool_enqueues_in_its_block(orders: Any, postgres_url: str, run: Run) -> None:
