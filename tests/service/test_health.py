@@ -107,8 +107,10 @@ def test_a_blocked_loop_is_reported_and_is_not_alive_beyond_its_maximum(
     pages.wait(lambda pages: pages.get("/readyz")[0] == 503)
     pages.wait(_is_dead)
     (reason,) = pages.json("/readyz")[1]["reasons"]
-    assert re.fullmatch(r"loop: nothing for \d+ s; what runs on it blocks it", reason), "and not: the store is silent"
-    manager.wait_for("STATUS=loop: nothing for ")
+    assert re.fullmatch(r"loop: no progress for \d+ s; what runs on it blocks it", reason), (
+        "and not: the store is silent"
+    )
+    manager.wait_for("STATUS=loop: no progress for ")
     assert "WATCHDOG=1" not in manager.hear(0.5), "so it will be killed"
     gate.touch()
     pages.wait(lambda pages: pages.get("/healthz")[0] == 200)
@@ -122,7 +124,7 @@ def _is_dead(pages: Pages) -> bool:
     status, said = pages.json("/healthz")
     if status == 503:
         assert said["loops"]["loop"] > 0.9
-        assert re.fullmatch(r"loop: nothing for \d+ s, at most 1 s", said["reasons"][0])
+        assert re.fullmatch(r"loop: no progress for \d+ s, limit 1 s", said["reasons"][0])
     return status == 503
 
 
@@ -200,7 +202,7 @@ def test_refused_calls_and_silent_processes_are_named() -> None:
     ]
     output = "process 2, settling: the store has answered with errors for 12 s; the log says which"
     assert unready_reasons(processes, now=101.0) == [output]
-    assert unready_reasons(processes[:1], now=100.0 + MAX_REPORT_AGE_SECONDS + 1) == ["process 1: nothing for 11 s"]
+    assert unready_reasons(processes[:1], now=100.0 + MAX_REPORT_AGE_SECONDS + 1) == ["process 1: no progress for 11 s"]
 
 
 def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers, tmp_path: Path) -> None:
@@ -253,8 +255,8 @@ def test_stuck_loops_are_named() -> None:
     bound = {"loop": 5.0, "claiming": 60.0}
     assert stuck_reasons({"loop": 5.0, "claiming": 60.0}, bound) == []
     assert stuck_reasons({"loop": 6.0, "claiming": 75.4}, bound) == [
-        "loop: nothing for 6 s, at most 5 s",
-        "claiming: nothing for 75 s, at most 60 s",
+        "loop: no progress for 6 s, limit 5 s",
+        "claiming: no progress for 75 s, limit 60 s",
     ]
 
 
@@ -271,11 +273,13 @@ def test_each_worker_of_a_process_has_its_own_maximum_ages(run: Run) -> None:
     workers = [patient, impatient, worker(30, FakeClock())]
     process = Process("process 1", 0.0, joint_report(workers, clock))
     assert stuck_process_reasons([process], joint_bounds(workers), clock.monotonic()) == [
-        "process 1, worker 2, loop: nothing for 100 s, at most 30 s",
-        "process 1, worker 2, heartbeat: nothing for 100 s, at most 60 s",
+        "process 1, worker 2, loop: no progress for 100 s, limit 30 s",
+        "process 1, worker 2, heartbeat: no progress for 100 s, limit 60 s",
     ]
     alone = Process("", 0.0, joint_report([impatient], clock))
-    assert stuck_process_reasons([alone], joint_bounds([impatient]), clock.monotonic())[0].startswith("loop: nothing")
+    assert stuck_process_reasons([alone], joint_bounds([impatient]), clock.monotonic())[0].startswith(
+        "loop: no progress"
+    )
 
 
 def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
@@ -297,11 +301,11 @@ def test_a_process_that_does_not_report_is_stuck() -> None:
     children = [Process("process 1", 500.0, well), Process("process 2", 3.0, None)]
     assert stuck_process_reasons(children, {"loop": 5.0}, 100.0 + MAX_START_SECONDS) == []
     assert stuck_process_reasons(children, {"loop": 5.0}, 101.0 + MAX_START_SECONDS) == [
-        "process 1: nothing for 61 s, at most 60 s"
+        "process 1: no progress for 61 s, limit 60 s"
     ]
     assert stuck_process_reasons([Process("process 1", 61.0, None)], {"loop": 5.0}, 0.0) != []
     assert stuck_process_reasons([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
-        "process 1, loop: nothing for 9 s, at most 5 s"
+        "process 1, loop: no progress for 9 s, limit 5 s"
     ]
 
 
@@ -328,7 +332,7 @@ def test_a_dead_child_may_be_replaced_in_time_and_is_not_missed_during_a_stop(ru
         with health_reporter.supervising(supervisor):
             assert health_reporter.problems() == [], "it has ended just now"
             slots[0].changed_at -= MAX_START_SECONDS + 1
-            assert health_reporter.problems() == ["process 1: nothing for 61 s, at most 60 s"]
+            assert health_reporter.problems() == ["process 1: no progress for 61 s, limit 60 s"]
             supervisor.request_stop()
             for slot in slots:
                 slot.is_done = True

@@ -89,7 +89,7 @@ def max_loop_ages(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) ->
 def stuck_reasons(ages: Mapping[str, float], max_ages: Mapping[str, float], owner: str = "") -> list[str]:
     """Return a phrase for each loop whose age exceeds its maximum."""
     return [
-        f"{owner}{name}: nothing for {age:.0f} s, at most {max_ages[name]:g} s"
+        f"{owner}{name}: no progress for {age:.0f} s, limit {max_ages[name]:g} s"
         for name, age in ages.items()
         if age > max_ages[name]
     ]
@@ -101,7 +101,7 @@ def stuck_process_reasons(processes: Sequence[Process], max_ages: Mapping[str, f
     for process in processes:
         age = age_of(process, now)
         if age > MAX_START_SECONDS:
-            reasons.append(f"{process.name}: nothing for {age:.0f} s, at most {MAX_START_SECONDS:g} s")
+            reasons.append(f"{process.name}: no progress for {age:.0f} s, limit {MAX_START_SECONDS:g} s")
         elif process.report is not None:
             reasons += stuck_reasons(process.report.ages, max_ages, process.label)
     return reasons
@@ -125,7 +125,7 @@ def unready_reasons(processes: Sequence[Process], now: float) -> list[str]:
             continue
         age = age_of(process, now)
         if age > MAX_REPORT_AGE_SECONDS:
-            reasons.append(f"{process.name}: nothing for {age:.0f} s")
+            reasons.append(f"{process.name}: no progress for {age:.0f} s")
         reasons += [
             f"{process.label}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
             for name, seconds in process.report.refused.items()

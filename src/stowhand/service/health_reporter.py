@@ -177,7 +177,7 @@ class HealthReporter(ProcessObserver):
         age = self.ages().get("loop", 0.0)
         if age > self._timings.blocked_threshold:
             # The probe queries the store on the loop, so a missing answer says nothing about the store.
-            reasons.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
+            reasons.append(f"loop: no progress for {age:.0f} s; what runs on it blocks it")
         elif (problem := self._probe.problem()) is not None:
             reasons.append(problem)
         return reasons
