@@ -1,4 +1,4 @@
-"""The rules that lead from an outcome to a state. Pure, and the only place that decides this.
+"""The rules that lead from an outcome of an attempt to the next state of its job. Only this module decides it.
 
                 enqueue
                    │
@@ -10,9 +10,10 @@
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
 
-A store records these decisions. It applies one rule itself when it writes, because it depends on the row: a job whose
-cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and a job that lost its key does
-not wait again (``effective_state``). Then the store replies with the settlement that it wrote (``with_state``).
+A store records these decisions. It applies one rule itself when it writes, because it depends on the row
+(``effective_state``): a job whose cancellation was requested, or whose key was removed, becomes ``canceled`` instead of
+``queued`` or ``errored``. A job whose key a newer job took becomes ``failed`` instead of ``errored``. Then the store
+replies with the settlement that it wrote (``with_state``).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RaisableOutcome(Exception):
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
-    if not TYPE_CHECKING:  # a type checker would accept any argument
+    if not TYPE_CHECKING:  # with this signature, a type checker would accept any argument
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
             for name in options:
@@ -99,8 +100,8 @@ def _restore(kind: type[RaisableOutcome], attributes: dict[str, Any]) -> Raisabl
 def read_outcome_delay(outcome: str, delay: Duration) -> float:
     """Return the delay in seconds, at most a hundred years.
 
-    Raises ValueError for an invalid or a negative duration. The attempt is then retried as after any error, because
-    a delay often comes from a reply such as ``Retry-After``.
+    Raises ValueError for an invalid or negative duration, not a permanent error: a delay often comes from a reply such
+    as ``Retry-After``, so the attempt is retried as after any exception.
     """
     try:
         wait = seconds(delay)
@@ -125,9 +126,10 @@ MAX_SLACK_SECONDS = 1.0
 
 
 def slack(lease: float) -> float:
-    """Return the seconds for which an expired lease is still respected: two ticks of a worker that found the row busy.
+    """Return the seconds after the end of a lease during which its job is not reset yet.
 
-    The row cannot show that its worker tried to renew the lease and found the row locked.
+    The worker may have found the row locked when it tried to renew the lease. The row cannot show this. The slack is
+    long enough for two more tries.
     """
     return min(MAX_SLACK_SECONDS, lease / 3)
 
@@ -234,7 +236,7 @@ class Cancel(RaisableOutcome):
 
 
 Raisable = Retry | Fail | Snooze | Cancel
-"""Outcomes that a handler may also raise. They are not part of its result type."""
+"""Outcomes that a handler may return or raise. A job with one of them has no result."""
 Outcome = Complete | Retry | Fail | Snooze | Cancel
 
 
@@ -277,7 +279,7 @@ COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
 WAITING_STATES = (State.QUEUED, State.ERRORED)
 """States from which a job can be claimed."""
 STATES_WITH_PAYLOAD = (State.ERRORED, State.FAILED)
-"""States of a settlement that may replace the payload, whatever the row's ``effective_state`` is."""
+"""States of settlements that may replace the payload, even if the store writes another state."""
 _OUTCOMES_BY_STATE = {
     State.COMPLETED: AttemptOutcome.OK,
     State.ERRORED: AttemptOutcome.RETRY,
@@ -325,7 +327,7 @@ def effective_state(
 ) -> State:
     """Return the state to write for a job that may have been canceled, or have lost its key, while it ran.
 
-    In SQL: ``way_back``.
+    PostgreSQL computes it in ``way_back`` (settle.sql).
 
     Args:
         state: the state of the settlement.

@@ -1,4 +1,6 @@
-"""The attempt and the span that a log line belongs to, for the lines of an attempt and the reports of its outcome.
+"""Context of a log line: the attempt that it is about, and the span that it belongs to.
+
+A handler writes lines during its attempt. The worker writes further lines about the attempt, such as its outcome.
 
 OpenTelemetry is used only if the program has imported it.
 """
@@ -18,7 +20,7 @@ import msgspec
 from stowhand.jobs.lease import JobId
 
 MAX_REMEMBERED_SPANS = 10_000
-"""Number of attempts whose spans are remembered: more than can run or end at once in a process."""
+"""Maximum number of remembered spans, larger than the number of attempts that run or end at once in a process."""
 
 
 class AttemptContext(msgspec.Struct, frozen=True):
@@ -38,10 +40,11 @@ class SpanIds(msgspec.Struct, frozen=True):
     trace_id: str
     span_id: str
     correlation_id: str | None = None
+    """Correlation id of the attempt's job, if it has one."""
 
     @classmethod
     def of(cls, context: Any, correlation_id: str | None = None) -> SpanIds:
-        """Return the ids of a valid SpanContext."""
+        """Return the ids of an OpenTelemetry SpanContext, which must be valid."""
         return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", correlation_id)
 
 
@@ -53,18 +56,18 @@ _lock = threading.Lock()
 
 
 def current_attempt() -> AttemptContext:
-    """Return the attempt that a line written here is about."""
+    """Return the attempt that a line written in this context is about. Without an attempt, all fields are ``None``."""
     return _attempt.get()
 
 
 def bind_attempt(context: AttemptContext) -> None:
-    """Bind the attempt for the rest of the current context. Each attempt has its own context."""
+    """Bind the attempt for the rest of the current ``contextvars`` context. Each attempt has its own."""
     _attempt.set(context)
 
 
 @contextmanager
 def bound_to_event(event: Any) -> Iterator[None]:
-    """Bind the lines of the block to the job of this event."""
+    """Mark log lines of the block as the worker's lines about the attempt of this event."""
     fields: dict[str, Any] = {name: getattr(event, name, None) for name in _FIELD_NAMES}
     token = _attempt.set(AttemptContext(**fields, is_from_worker=True))
     try:
@@ -83,19 +86,19 @@ def remember_span(worker: str, job_id: JobId, ids: SpanIds) -> None:
 
 
 def current_span_ids() -> SpanIds | None:
-    """Return the ids of the span that a line written here belongs to; ``None`` without tracing."""
-    context = _attempt.get()
-    remembered = None
-    if context.worker is not None and context.job_id is not None:
-        remembered = _spans.get((context.worker, context.job_id))
-    if context.is_from_worker:
-        return remembered or _opentelemetry_ids()
-    return _opentelemetry_ids() or remembered
+    """Return the ids of the span that a line written in this context belongs to; ``None`` if there is no span."""
+    attempt = _attempt.get()
+    attempt_span = None
+    if attempt.worker is not None and attempt.job_id is not None:
+        attempt_span = _spans.get((attempt.worker, attempt.job_id))
+    if attempt.is_from_worker:  # a current span is not the attempt's
+        return attempt_span or _opentelemetry_ids()
+    return _opentelemetry_ids() or attempt_span  # the handler may have started a span inside the attempt's
 
 
 def _opentelemetry_ids() -> SpanIds | None:
     get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if get_current_span is None:
         return None
-    context = get_current_span().get_span_context()
-    return SpanIds.of(context) if context.is_valid else None
+    span_context = get_current_span().get_span_context()
+    return SpanIds.of(span_context) if span_context.is_valid else None

@@ -1,6 +1,6 @@
 """Functions shared by the spans of enqueues and attempts.
 
-Errors of OpenTelemetry and its plugins are logged once, and affect no job.
+Errors of OpenTelemetry and its plugins are logged once per type, and affect no job.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 _logged_types: set[type[BaseException]] = set()
 
 
-def message_attributes(name: str, operation: str, task: str | None, serial: str | None) -> dict[str, Any]:
-    """Return the attributes that the messaging conventions require. ``serial``: the job's serial key, if any."""
+def message_attributes(
+    operation_name: str, operation_type: str, task: str | None, serial: str | None
+) -> dict[str, Any]:
+    """Return span attributes by OpenTelemetry's messaging conventions, without those whose value is ``None``.
+
+    ``operation_type``: ``send`` or ``process``. ``serial``: the job's serial key, used as the destination.
+    """
     attributes = {
         "messaging.system": MESSAGING_SYSTEM,
         "messaging.destination.name": serial,
-        "messaging.operation.name": name,
-        "messaging.operation.type": operation,
+        "messaging.operation.name": operation_name,
+        "messaging.operation.type": operation_type,
         "stowhand.task": task,
     }
     return {name: value for name, value in attributes.items() if value is not None}
@@ -41,7 +46,7 @@ def trace_parent(span: Span) -> str | None:
 
 
 def context_of(traceparent: str | None, default: Context | None = None) -> Context:
-    """Return the context of a ``traceparent``; ``default`` or an empty one if it is missing or invalid."""
+    """Return ``default`` (or an empty context) with the span of ``traceparent``, unless it is missing or invalid."""
     context = Context() if default is None else default
     return context if traceparent is None else _PROPAGATOR.extract({TRACE_PARENT: traceparent}, context)
 
@@ -57,7 +62,7 @@ def attached(context: Context) -> Iterator[None]:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the type of an error as ``exception.type`` names it."""
+    """Return the type of an error in the format of the span attribute ``exception.type``."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -67,7 +72,7 @@ def errors_logged() -> Iterator[None]:
     """Log errors of the block, once per type, instead of raising them."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - boundary: the traced operation goes on without a span
+    except Exception as error:  # noqa: BLE001 - boundary: the enqueue or attempt continues without a span
         if type(error) not in _logged_types:
             _logged_types.add(type(error))
             core_logger().warning(f"Tracing failed; jobs are not affected: {type(error).__name__}: {error}")

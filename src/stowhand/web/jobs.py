@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from stowhand.errors import suggest
 from stowhand.jobs.durations import parse_past_time
 from stowhand.jobs.job import State
@@ -23,7 +21,10 @@ _RIGHT_BY_FILTER = {"key": Right.PAYLOADS, "error": Right.PAYLOADS}
 
 
 async def show(request: Request, reader: Reader) -> View | Reply:
-    """Show a page of jobs with a link to the next page, or redirect to the job of a requested id."""
+    """Show a page of jobs with a link to the next page. If the query has an ``id``, redirect to the page of that job.
+
+    Raises InvalidField like ``search_of``, and Forbidden for a filter that the visitor may not use.
+    """
     if job_id := request.query_value("id"):
         return redirect(request.href("/job", id=job_id))
     search = await search_of(request, reader)
@@ -32,9 +33,7 @@ async def show(request: Request, reader: Reader) -> View | Reply:
     tabs = [("All", None, None)] + [(state.value, state.value, amounts and amounts[state]) for state in State]
     filters = {name: request.query_value(name) for name in (*FILTER_NAMES, *TIME_FILTER_NAMES)}
     allowed = [name for name in ("id", *filters) if request.may(_RIGHT_BY_FILTER.get(name, Right.LOOK))]
-    search_by_state = msgspec.structs.replace(
-        Search(limit=JOBS_PER_PAGE), states=search.states, position=search.position
-    )
+    search_without_filters = Search(limit=JOBS_PER_PAGE, states=search.states, position=search.position)
     values = {
         "page": "jobs",
         "result": result,
@@ -44,13 +43,16 @@ async def show(request: Request, reader: Reader) -> View | Reply:
         "is_filtered": any(filters.values()),
         "next_url": request.same_page_href(go_on=result.next_position) if result and result.next_position else None,
         "is_full": result is not None and len(result.jobs) >= JOBS_PER_PAGE,
-        "is_by_state": search == search_by_state,
+        "is_by_state": search == search_without_filters,
     }
     return View(template="jobs.html", title="Jobs", values=values)
 
 
 async def search_of(request: Request, reader: Reader) -> Search:
-    """Return the filters of the URL. Raises InvalidField."""
+    """Return the search for the query of the URL. Raises InvalidField for an unknown name or an invalid value.
+
+    The field ``go_on`` is the position at which the previous page ended.
+    """
     filters = ("id", "state", *FILTER_NAMES, *TIME_FILTER_NAMES)
     unknown = request.query.keys() - {*filters, "go_on"}
     if unknown:

@@ -1,7 +1,8 @@
-"""Live updates: a page requested as an event stream sends its regions again when their text has changed.
+"""Live updates of a page. A browser that requests a page as an event stream receives each region that changes.
 
-All viewers share one query a second. A page is rendered when the answer has changed, less often if rendering is slow.
-Each rendering is a request like any other, with the viewer's current rights. Nothing is queued: a slow browser gets the
+A region is a ``<section data-region>`` of the page. All viewers share one query of the job counts a second. A page is
+rendered when the counts have changed, and at intervals if they have not, but less often if rendering is slow. Each
+rendering is a request like any other, with the viewer's current rights. Nothing is queued: a slow browser gets the
 newest state when it has read the previous event.
 """
 
@@ -23,33 +24,33 @@ from stowhand.web.request import Reply, Request, Visitor, text
 
 EVENT_STREAM = "text/event-stream"
 MAX_STREAM_SECONDS = 300.0
-"""Duration of a stream. The browser then requests the next one, with its current rights."""
+"""Maximum duration of a stream. The browser then requests the next one, for which the server checks its rights."""
 STOP_CHECKS_PER_SECOND = 4
 MAX_QUIET_SECONDS = 5.0
-"""Time after which a page is rendered without changed counts. Proxies close streams that are quiet for longer."""
+"""Interval of renderings while the counts do not change. Proxies close streams that are quiet for too long."""
 RENDER_SECONDS_BY_PATH = {"/job": 1.0}
-"""Seconds between renderings of pages whose changes the counts do not show."""
+"""Values that replace MAX_QUIET_SECONDS for pages that can change while the counts stay the same."""
 PAUSE_FACTOR = 40
-"""The pause after a rendering is its duration times this factor times the number of viewers, up to a maximum."""
+"""The pause after a rendering is its duration times this factor times the number of streams, up to a maximum."""
 MAX_PAUSE_SECONDS = 10.0
 MAX_STREAMS = 200
 """Maximum number of streams of one process."""
 MAX_STREAMS_PER_BROWSER = 4
-"""Maximum number of streams of a browser, which opens six connections to a server. Further windows poll."""
+"""Maximum number of streams of a browser, which opens at most six connections to a server. Further windows poll."""
 POLL_SECONDS = 5
 """Interval at which a window without a stream polls."""
 Browser = tuple[str, str]
 """Address and user agent."""
 OUTAGE_REPLY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
 _PAGE_STATUSES = (200, 503)
-"""Statuses of a page, and of a page whose store is unreachable, which recovers by itself."""
+"""Statuses for which a stream continues: 503 means that the store does not answer now."""
 _REGION_PATTERN = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
 _TIME_TEXT_PATTERN = re.compile(rb">[^<]*</time>")
-"""Texts such as ``3s ago``. They change every second, and the script updates them."""
+"""Texts such as ``3s ago``. They are not compared: they change every second, and the page's script updates them."""
 
 
 class LiveStreams:
-    """The streams of one board. ``answer`` returns the board's reply to any request."""
+    """The streams of one dashboard. ``answer`` returns the dashboard's reply to any request."""
 
     def __init__(
         self, answer: Callable[[Request], Awaitable[Reply]], reader: Reader, clock: Clock | None = None
@@ -59,19 +60,22 @@ class LiveStreams:
         self._clock = clock or SystemClock()
         self._stream_count = 0
         self._streams_by_browser: Counter[Browser] = Counter()
-        self._is_over = False
+        self._is_closed = False
 
     def close(self) -> None:
         """End all streams, because the server stops."""
-        self._is_over = True
+        self._is_closed = True
 
     def is_stream_request(self, request: Request) -> bool:
-        """Return whether the request is for the changes of a page. Assets do not change."""
+        """Return whether the request is for the stream of a page. Assets do not change, so they have none."""
         is_page = request.method == "GET" and not request.path.startswith("/assets/")
         return is_page and EVENT_STREAM in request.headers.get("accept", "")
 
     async def stream(self, request: Request) -> Reply:
-        """Return the changes of the page at this URL. If there is no page, status 204 stops the browser's requests."""
+        """Return the stream of the page at this URL.
+
+        If there is no page, status 204 stops the browser's requests. 503 if the process has too many streams.
+        """
         page = msgspec.structs.replace(request, headers={**request.headers, "accept": "text/html"})
         amounts = await self._amounts()
         reply = await self._answer(page)
@@ -115,7 +119,8 @@ class LiveStreams:
                 pause = min(
                     (self._clock.monotonic() - started_at) * PAUSE_FACTOR * self._stream_count, MAX_PAUSE_SECONDS
                 )
-                paused_until = paused_until if is_due else started_at + pause
+                if not is_due:  # A rendering at the interval does not delay one for changed counts.
+                    paused_until = started_at + pause
         finally:
             self._stream_count -= 1
             self._streams_by_browser -= Counter([browser])  # Subtraction drops zero counts.
@@ -124,12 +129,12 @@ class LiveStreams:
         """Wait for a second. Return False if the server stops or the stream has reached its end."""
         for _ in range(STOP_CHECKS_PER_SECOND):
             await self._clock.sleep(1 / STOP_CHECKS_PER_SECOND)
-            if self._is_over or _server_stops():
+            if self._is_closed or _server_stops():
                 return False
         return self._clock.monotonic() < ends_at
 
     async def _amounts(self) -> object:
-        """Return the amounts, which all viewers share for a second."""
+        """Return the job counts, which all viewers share for a second; ``None`` if the store does not answer."""
         try:
             return await self._reader.amounts()
         except (StoreError, ConfigurationError):
@@ -162,6 +167,10 @@ def _event(reply: Reply, sent_regions: dict[bytes, bytes], now: datetime) -> byt
 
 
 def _server_stops() -> bool:
-    """Return whether uvicorn stops. It does not notify the streams that it waits for, but its signal handler knows."""
+    """Return whether a uvicorn server that runs the application is stopping.
+
+    uvicorn waits for open streams without a notification. Its handler of SIGTERM is a method of the server, which has a
+    flag.
+    """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))

@@ -15,7 +15,7 @@ from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import ErrorKind, ResultsReply, ResultsRequest
 
 MAX_SEEN_JOBS = 100_000
-"""Number of jobs that are remembered as visible to a token."""
+"""Maximum number of remembered pairs of a token and a job that it sees. They are not checked before a query."""
 
 
 class JobReader:
@@ -30,7 +30,7 @@ class JobReader:
         return grant.shown(await self._find(grant, job_id))
 
     async def tries(self, grant: Grant, job_id: str) -> Sequence[FailedAttempt]:
-        """Return the last attempts that did not complete."""
+        """Return the last ten failed attempts of a job, in the order of their ends."""
         job = await self._find(grant, job_id)
         return await self._shared_store.queue("reading jobs").jobs.tries(job.id)
 
@@ -48,26 +48,30 @@ class JobReader:
         return [group for group in groups if grant.tasks is None or group.task in grant.tasks]
 
     async def ends(self, grant: Grant, request: ResultsRequest) -> ResultsReply:
-        """Return how jobs ended. Raises ConfigurationError if the store keeps no results."""
+        """Return how jobs ended. Jobs that the token does not see are reported as unknown.
+
+        Ids of jobs that do not fit into the reply are in ``left_out``. Raises ConfigurationError if the store keeps no
+        results.
+        """
         store = self._shared_store.store
         results = require_part(store, "results", store.results)
         hidden = await self._hidden(grant, [job_id for job_id in request.job_ids if (grant, job_id) not in self._seen])
         job_ids = [job_id for job_id in request.job_ids if job_id not in hidden]
         ended = await results.ask(job_ids) if job_ids else ()
-        # In the meantime an enqueue with the same key may have given a job of this id another task.
+        # Check again: after a check, an enqueue with the job's key may have changed its task, queue or serial key.
         hidden |= await self._hidden(grant, [status.job_id for status in ended])
-        visible = [JobStatus(job_id, is_known=False) for job_id in hidden]
-        visible += [status for status in ended if status.job_id not in hidden]
+        statuses = [JobStatus(job_id, is_known=False) for job_id in hidden]
+        statuses += [status for status in ended if status.job_id not in hidden]
         count_that_fits = fitting_count(
-            len(status.result_text or "") + len(status.last_error or "") for status in visible
+            len(status.result_text or "") + len(status.last_error or "") for status in statuses
         )
-        left_out = tuple(status.job_id for status in visible[count_that_fits:])
+        left_out = tuple(status.job_id for status in statuses[count_that_fits:])
         return ResultsReply(
-            ended=tuple(visible[:count_that_fits]), left_out=left_out, retention=await results.retention()
+            ended=tuple(statuses[:count_that_fits]), left_out=left_out, retention=await results.retention()
         )
 
     async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
-        """Return the jobs outside the token's tasks, queues and serial keys. They are reported as unknown."""
+        """Return the ids of existing jobs that the token does not see. Remember the jobs that it sees."""
         if grant.sees_all:
             return set()
         hidden = set()

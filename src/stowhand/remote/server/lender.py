@@ -1,4 +1,4 @@
-"""Server that lends one store, with its background tasks and its stop.
+"""Server that lends one store over HTTP, with its background tasks and its stop.
 
 async with running(store, options, events) as server:
     print(server.url)
@@ -46,11 +46,11 @@ class ServerOptions(HttpServerOptions, frozen=True, kw_only=True):
     tokens: Path = Path(DEFAULT_FILE)
     """Path of the tokens file."""
     tokens_required: bool = False
-    """Whether the file was named explicitly: then the server does not start until a token has been made."""
+    """Whether the file was named explicitly. Then it must exist at the start, and every request needs a token."""
     trust_from: tuple[str, ...] = ()
     """Networks of trusted proxies, whose ``X-Forwarded-For`` is used."""
     complete_job: CompleteJob = unchanged
-    """Completes enqueued jobs with the options that the tasks of an App declare."""
+    """Adds to an enqueued job the options that its task declares in the App, if the server has one."""
 
 
 @asynccontextmanager
@@ -61,20 +61,22 @@ async def running(
     metrics: LendingMetrics | None = None,
     show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
 ) -> AsyncIterator[Serving]:
-    """Lend an open store while the block runs. ``show``: context manager that shows the server's health meanwhile.
+    """Lend an open store while the block runs.
+
+    ``show``: returns a context manager that is entered for the same time, and shows the server's health.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
     if the port is in use.
     """
     clock = SystemClock()
-    file = TokenFile(options.tokens)
-    _check_tokens(options, file)
+    token_file = TokenFile(options.tokens)
+    _check_tokens(options, token_file)
     shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
-    authenticator = Authenticator(file, events, clock, required=options.tokens_required)
+    authenticator = Authenticator(token_file, events, clock, required=options.tokens_required)
     resetter = _resetter(shared_store, events, clock)
     heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
     throughput = RemoteThroughput(heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
-    proofs = Proofs(file.secret())
+    proofs = Proofs(token_file.secret())
     claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.is_valid, throughput.add_claims)
     store_server = StoreServer(
         shared_store, heartbeats, proofs, claims, throughput, options.complete_job, resetter.expect
@@ -107,7 +109,7 @@ async def running(
 
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
-    """Return the server's own resetter: all remote workers may be lost at once."""
+    """Return the server's own resetter. Workers also reset jobs, but all remote workers may be lost at once."""
     terms = shared_store.store.terms
     options = ResetterOptions(
         name=LENDER_NAME,
@@ -118,12 +120,12 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
     return Resetter(shared_store.store, options, clock=clock, events=events)
 
 
-def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
-    """Raise ConfigurationError for options that would open the store to the network without tokens."""
+def _check_tokens(options: ServerOptions, token_file: TokenFile) -> None:
+    """Raise ConfigurationError if the token file is missing although it was named, or the address is not local."""
     command = f"stowhand tokens make --name NAME --tokens {options.tokens}"
-    if options.tokens_required and not file.exists():
+    if options.tokens_required and not token_file.exists():
         raise ConfigurationError(f"{options.tokens}: no tokens yet; make one: {command}")
-    if not file.exists() and not is_loopback(options.host):
+    if not token_file.exists() and not is_loopback(options.host):
         raise ConfigurationError(
             f"--host {options.host}: without tokens a store is lent only to programs of this machine."
             f" Make a token first: {command}; or omit --host"

@@ -41,7 +41,10 @@ def read_states(values: Sequence[State | str]) -> tuple[State, ...]:
 
 
 def read_conditions(conditions: object, *, folds: bool = True) -> tuple[Any, ...]:
-    """Return one or several conditions as a tuple. Raises ConfigurationError for text, which would be SQL."""
+    """Return one or several conditions as a tuple. Raises ConfigurationError, also for SQL as bare text.
+
+    ``folds``: the database folds bare names to lower case (PostgreSQL).
+    """
     items = conditions if isinstance(conditions, tuple | list) else (conditions,)
     for condition in items:
         if isinstance(condition, Where):
@@ -58,7 +61,7 @@ def read_conditions(conditions: object, *, folds: bool = True) -> tuple[Any, ...
 
 
 def read_filters(value: object, *, folds: bool = True) -> tuple[Any, ...]:
-    """Return the conditions of a count: those of a claim, except bounds on all records of a claim."""
+    """Return the conditions of a count. Raises ConfigurationError for SUM_OPERATOR, which limits a whole claim."""
     conditions = read_conditions(value, folds=folds)
     for condition in conditions:
         if isinstance(condition, Where) and condition.op == SUM_OPERATOR:
@@ -67,7 +70,7 @@ def read_filters(value: object, *, folds: bool = True) -> tuple[Any, ...]:
 
 
 def read_after(value: object) -> datetime | float | None:
-    """Return an aware datetime, or seconds from now."""
+    """Return an aware datetime or a duration, as seconds from now. ``None`` is unchanged. Raises InvalidJob."""
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -117,14 +120,14 @@ class KeyType(StrEnum):
     INTEGER = "integer"
     """smallint, integer, bigint, or SQLite's INTEGER."""
     UUID = "uuid"
-    """The job id is the text in lower case with hyphens."""
+    """The job id is its text in lower case with hyphens."""
     TEXT = "text"
 
 
 def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
-    """Return the id as leases contain it. Raises InvalidJob with the expected type."""
+    """Return a user's key in the form of a lease's job id. Raises InvalidJob, which names the expected type."""
     if kind is KeyType.INTEGER:
-        # True is 1 to Python, and 1.0 is 1 to a database.
+        # The type must be exact: True equals 1 in Python, and 1.0 equals 1 in a database.
         if type(value) is not int:
             raise InvalidJob(f"{field}: got {a_type(value)}; the key is a whole number: use an int")
         if not -(2**63) <= value < 2**63:
@@ -139,11 +142,12 @@ def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
         raise InvalidJob(f"{field}: got {a_type(value)}; the key is a uuid: use a uuid.UUID or its text")
     if not isinstance(value, str):
         raise InvalidJob(f"{field}: got {a_type(value)}; the key is text: use a str")
+    # UTF-8 has at most 4 bytes per character, so ``clean`` does not cut the text.
     if clean(value, 4 * len(value) + 1) != value:
         raise InvalidJob(f"{field}: {value!r} contains NUL or a lone surrogate, which no key can contain")
     return value
 
 
 def job_id(value: Any) -> JobId:
-    """Return a database's id as leases contain it: a uuid becomes text."""
+    """Return an id from the database in the form of a lease's job id: a uuid becomes text."""
     return str(value) if isinstance(value, UUID) else value

@@ -26,11 +26,11 @@ from stowhand.stores.table.records import Records
 
 R = TypeVar("R")
 _MAX_ENTRY_NUMBER = 2**31 - 1
-"""The largest index of an array."""
+"""The largest index of an array in PostgreSQL."""
 
 
 class AttemptStore(Generic[R]):
-    """The table as one attempt sees it."""
+    """Operations of one attempt on its table. ``folds``: the database folds bare names to lower case (PostgreSQL)."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class AttemptStore(Generic[R]):
         self._key = key
         self._calls = calls
         self._folds = folds
-        self._entries = 0
+        self._entry_count = 0
 
     @property
     def requeued(self) -> float | None:
@@ -56,11 +56,13 @@ class AttemptStore(Generic[R]):
         return decided.delay if isinstance(decided, Snooze) else None
 
     async def requeue(self, record: R | JobId, after: datetime | Duration | None = None) -> Answer:
-        """Put a record back to ``queued``, due at ``after``: an aware datetime, seconds from now, or ``None`` for now.
+        """Put a record back to ``queued``, due at ``after`` (an aware datetime or a duration), or now.
 
         The attempt's own record is put back when the handler returns without raising; its attempt is not counted.
-        Other records are put back at once, unless they are finished (the answer is REFUSED). Raises InvalidJob for
-        an invalid key or time, StoreUnreachable.
+        Other records are put back at once, and a running attempt of theirs loses its lease. The answer is REFUSED for a
+        finished record, MISSING for an unknown one.
+
+        Raises InvalidJob for an invalid key or time, LeaseLost if the attempt's handler has finished, StoreUnreachable.
         """
         key = read_key(self._key(), self._records.key(record))
         due = read_after(after)
@@ -90,12 +92,12 @@ class AttemptStore(Generic[R]):
         Long texts are cut (``out`` keeps its end). Raises LogRefused when the lease is lost or the attempt has
         MAX_LOG_ENTRIES entries; StoreUnreachable.
         """
-        if self._entries >= MAX_LOG_ENTRIES:
+        if self._entry_count >= MAX_LOG_ENTRIES:
             raise LogRefused(f"an attempt's log has at most {MAX_LOG_ENTRIES} entries; update the last one instead")
         text = _as_json(entry)
         with self._calls.timed("add_log"):
             number = await self._tools.add_log(self._attempt.lease, text)
-        self._entries = number
+        self._entry_count = number
         return number
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:

@@ -1,4 +1,4 @@
-"""Reads the table, and changes single records: counts, waits, due times, logs, requeue, retry, cancel."""
+"""Operations of users and handlers on a table: reads (counts, waits, due times, logs), requeue, retry and cancel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, ret
 from stowhand.stores.table.records import ShownRecord, shown_record
 
 MAX_RECORDS_FOR_NEXT_DUE = 200
-"""The waiting records to read for the next due time. Polls find the others."""
+"""Maximum number of waiting records that are read for the next due time. Later polls find the others."""
 
-_entries = msgspec.json.Decoder(list[msgspec.Raw])
+_log_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class SqliteOperations:
@@ -39,7 +39,7 @@ class SqliteOperations:
         return {state: counts.get(state.value, 0) for state in states}
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
-        """Return whether there is such a record."""
+        """Return whether a record in any of these states meets the conditions."""
         return await self._connections.read(
             lambda tx: tx.select(tx.table.queries.exists(states, conditions)).fetchone() is not None
         )
@@ -61,7 +61,10 @@ class SqliteOperations:
         return (to_micros(time) - self._connections.now()) / MICROS_PER_SECOND
 
     async def requeue(self, record_id: JobId, after_: datetime | float | None) -> Answer:
-        """Put a record back to queued, or cancel it if ``cancel`` is set. Finished records are refused."""
+        """Put a record back to queued, or cancel it if its column ``cancel`` is set. Finished records are refused.
+
+        A running attempt loses its lease.
+        """
 
         def requeue(tx: TableTransaction, record: CurrentRecord) -> Answer:
             if record.cancel:
@@ -77,7 +80,7 @@ class SqliteOperations:
         return await self._act(record_id, requeue_refusal, requeue)
 
     async def page(self, states: Sequence[State], after_: JobId | None, limit: int) -> Sequence[ShownRecord]:
-        """Return records in these states with ids above ``after_``, ordered by id."""
+        """Return at most ``limit`` records in these states with ids above ``after_``, ordered by id."""
         parameters = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
         return await self._connections.read(lambda tx: [shown_record(row) for row in tx.read("page", **parameters)])
 
@@ -87,7 +90,7 @@ class SqliteOperations:
         return None if row is None else shown_record(row)
 
     async def retry(self, record_id: JobId) -> Answer:
-        """Put a record back to queued with no attempts."""
+        """Put a record back to queued, due now, with no attempts. Running and completed records are refused."""
 
         def retry(tx: TableTransaction, _: CurrentRecord) -> Answer:
             tx.run("retry", id=record_id)
@@ -96,7 +99,7 @@ class SqliteOperations:
         return await self._act(record_id, retry_refusal, retry)
 
     async def cancel(self, record_id: JobId) -> Answer:
-        """Cancel a waiting record, or request it of a running one."""
+        """Cancel a waiting record, or request the cancellation of a running one by its column ``cancel``."""
 
         def cancel(tx: TableTransaction, record: CurrentRecord) -> Answer:
             if record.state == State.PROCESSING:
@@ -114,7 +117,7 @@ class SqliteOperations:
         refuse: Callable[[JobId, str | None], Answer | None],
         act: Callable[[TableTransaction, CurrentRecord], Answer],
     ) -> Answer:
-        """Call ``act``, unless the action is refused in the record's state, or there is no such record."""
+        """Call ``act`` unless ``refuse`` returns an answer for the record's state (``None``: no such record)."""
 
         def work(tx: TableTransaction) -> Answer:
             record = find(tx, no_lease(record_id))
@@ -127,12 +130,15 @@ class SqliteOperations:
         return await self._connections.write(work)
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
-        """Return the log's entries; none if the column contains no JSON array."""
+        """Return a record's execution log, each entry as JSON text; ``None`` if there is no such record.
+
+        The list is empty if the column does not contain a JSON array.
+        """
         row = await self._connections.read(lambda tx: tx.read("logs", id=record_id).fetchone())
         if row is None:
             return None
         try:
-            return [bytes(entry).decode() for entry in _entries.decode(row[0] or "[]")]
+            return [bytes(entry).decode() for entry in _log_decoder.decode(row[0] or "[]")]
         except (msgspec.DecodeError, TypeError, UnicodeError):
             return []
 
@@ -142,6 +148,7 @@ def _next_due(tx: TableTransaction) -> float | None:
     return None if due is None else max(due - tx.now, 0) / MICROS_PER_SECOND
 
 
-def _since(tx: TableTransaction, name: str) -> float:
-    (started_at,) = tx.read(name, now=tx.now).fetchone()
+def _since(tx: TableTransaction, statement: str) -> float:
+    """Return the seconds since the time that this named statement selects; 0 if it selects none."""
+    (started_at,) = tx.read(statement, now=tx.now).fetchone()
     return 0.0 if started_at is None else max(tx.now - started_at, 0) / MICROS_PER_SECOND
