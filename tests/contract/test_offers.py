@@ -64,7 +64,7 @@ def is_absent(store: Any, part: str) -> bool:
 def said_on_the_page(store: str) -> dict[str, bool]:
     """By method: does the page say no?"""
     output: dict[str, bool] = {}
-    for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
+    for block in (DOCS / "reference" / "stores.md").read_text().split("\n\n"):
         lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
         if lines and store in lines[0] and "option" not in lines[0]:
             at = lines[0].index(store)

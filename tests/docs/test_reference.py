@@ -180,7 +180,7 @@ def test_the_page_of_states_names_every_state() -> None:
 
 
 def test_the_page_of_stores_names_every_method_and_option() -> None:
-    page = (DOCS / "explanation" / "stores.md").read_text()
+    page = (DOCS / "reference" / "stores.md").read_text()
     for name in methods_of_the_seams():
         assert f"`{name}`" in page, name
     assert set(store.StoreOptions.__struct_fields__) <= rows(page).keys()
