@@ -30,7 +30,7 @@ from benchmarks.report import Runs, by_column, save  # noqa: E402
 from stowhand.jobs.job import NewJob  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.postgres.queue.context import PostgresContext  # noqa: E402
-from stowhand.stores.postgres.queue.new_jobs import bulk_values, plain_values_of  # noqa: E402
+from stowhand.stores.postgres.queue.new_jobs import bulk_values, plain_values  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -88,7 +88,7 @@ def one_by_one(connection: Connection, jobs: int) -> int:
     """Run the statement of ``App.enqueue``, and commit each."""
     statement = statements()["enqueue_plain"]
     for number in range(jobs // ONE_BY_ONE):
-        values = plain_values_of(NewJob(task="noop", payload=f'{{"number":{number}}}'), None)
+        values = plain_values(NewJob(task="noop", payload=f'{{"number":{number}}}'), None)
         connection.execute(statement, values, prepare=True)
     return jobs // ONE_BY_ONE
 

@@ -34,7 +34,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, Heartbeats, StoreOptions
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.new_jobs import plain_values_of
+from stowhand.stores.postgres.queue.new_jobs import plain_values
 
 TO_START, TO_END = 120.0, 600.0
 LOOK_EVERY = 0.002
@@ -260,7 +260,7 @@ async def commit(
     statement = home.statements["enqueue_plain"]
     if not notify:
         statement = re.sub(r"case when pg_catalog.pg_try_advisory_lock.*? end", "null", statement, flags=re.DOTALL)
-    values = plain_values_of(NewJob(task="noop", payload='{"number":12345}', delay=delay), None)
+    values = plain_values(NewJob(task="noop", payload='{"number":12345}', delay=delay), None)
 
     async def work(count: int) -> None:
         for _ in range(count):

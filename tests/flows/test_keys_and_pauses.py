@@ -72,7 +72,7 @@ def test_while_a_job_with_the_key_has_not_ended_no_second_one_is_created(run: Ru
                 with pytest.raises(FlowJobFailed):
                     await flow.result(following, timeout=20)
                 job = following
-            with pytest.raises(InvalidJob, match="key: '' given"):
+            with pytest.raises(InvalidJob, match="key: got ''"):
                 await flow.create_job({}, key="")
 
     run(story())

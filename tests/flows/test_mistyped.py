@@ -26,7 +26,7 @@ REFUSED: dict[str, tuple[Use, str]] = {
     "an id to look at": (lambda flow: flow.get_jobs([LONE]), "a job's id: .* lone surrogate"),
     "an id to delete": (lambda flow: flow.delete_job(LONE), "a job's id: .* lone surrogate"),
     "an id to retry": (lambda flow: flow.retry_jobs([LONE]), "a job's id: .* lone surrogate"),
-    "a number as an id": (lambda flow: flow.retry_jobs([7]), "a job's id is a text; 7 given"),  # type: ignore[list-item]
+    "a number as an id": (lambda flow: flow.retry_jobs([7]), "job id: got 7; use a text"),  # type: ignore[list-item]
     "a value to look up": (lambda flow: flow.get_jobs_by_key("user", LONE), "user: .* lone surrogate"),
     "an attribute's name": (lambda flow: flow.create_job({LONE: 1}), "name of attribute .* lone surrogate"),
     "NUL in a name": (lambda flow: flow.create_job({"a\0": 1}), "name of attribute .* NUL"),
