@@ -222,12 +222,11 @@ begin
   return _job;
 end $$;
 
--- The job that an enqueue with a key makes, changes or finds. The loop ends: it goes round only when the key's holder was
--- running and has just been made to let go of the key, let go of it by itself, or had expired; and the conflict clause waits
--- for the transaction that holds the row.
--- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody; `_period`: in
--- seconds, so long after the first one's enqueueing a repeat finds what has completed, too.
--- What has expired there, and no claim has canceled yet, will never run: in every mode it makes place.
+-- Return the job that an enqueue with a key creates, changes or finds. The loop repeats only if the holder of the key was running
+-- and has just lost the key, gave it up itself, or had expired. The conflict clause waits for the transaction that holds the row.
+-- unique: a waiting or running job is read and not locked, so a repeated enqueue writes nothing and waits for no other transaction.
+-- `_period`: seconds after its enqueue in which a completed job is found, too.
+-- A job that has expired, and that no claim has canceled yet, will never run: every mode replaces it.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _run_at timestamptz, _key text, _mode text, _on_failure json, _expires double precision,
   _period double precision, _at timestamptz, {detail_parameters}
@@ -340,8 +339,8 @@ begin
   return _job;
 end $$;
 
--- Plain jobs, one or many: without keys. An argument given as NULL means its default for all of them. In the order given. Notifies
--- nobody. `_queues` empty: all in `default`, whatever workers have declared for their tasks.
+-- Create jobs without keys, one or many, in this order. An argument that is NULL means its default for all of them. No worker is
+-- notified. `_queues` empty: all in `default`, whatever workers have declared for their tasks.
 create or replace function {schema}.enqueue_many(
   _tasks text[], _payloads json[], _serials text[], _run_ats timestamptz[], _delays double precision[],
   _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _queues text[] default null,
