@@ -40,7 +40,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn, TypeVar
 
-from stowhand.hints import FOREIGN_NAMES, NAMES_BY_FOREIGN_NAME, find_advice, find_equivalents
+from stowhand.hints import KNOWN_NAMES_BY_FOREIGN_NAME, NAMES_BY_FOREIGN_NAME, find_advice, find_equivalents
 
 T = TypeVar("T")
 
@@ -285,13 +285,17 @@ def suggest(word: object, known: Iterable[str]) -> str:
 class _ForeignAttribute:
     """Attribute that another library has and the class has not: reading it raises AttributeError with the hint."""
 
-    __slots__ = ("_hint", "_name")
+    __slots__ = ("_attributes", "_name")
 
-    def __init__(self, name: str, hint: str) -> None:
-        self._name, self._hint = name, hint
+    def __init__(self, name: str, attributes: frozenset[str]) -> None:
+        self._name, self._attributes = name, attributes
 
     def __get__(self, owner: object, kind: type) -> NoReturn:
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}; {self._hint}")
+        hint_text = find_advice(self._name, self._attributes)
+        if hint_text is None:
+            equivalents = [f"'.{ours}'" for ours in NAMES_BY_FOREIGN_NAME[self._name] if ours in self._attributes]
+            hint_text = f"did you mean {' or '.join(equivalents)}?"
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}; {hint_text}")
 
 
 def explain_foreign_attributes(kind: type[T]) -> type[T]:
@@ -300,14 +304,10 @@ def explain_foreign_attributes(kind: type[T]) -> type[T]:
     A ``__getattr__`` could do this, but it slows every access to every attribute down.
     """
     attributes = frozenset(dir(kind))
-    foreign_names = FOREIGN_NAMES - attributes
+    foreign_names = KNOWN_NAMES_BY_FOREIGN_NAME.keys() - attributes
     for name in foreign_names:
-        hint_text = find_advice(name, attributes)
-        equivalents = [f"'.{ours}'" for ours in NAMES_BY_FOREIGN_NAME.get(name, ()) if ours in attributes]
-        if hint_text is None and equivalents:
-            hint_text = f"did you mean {' or '.join(equivalents)}?"
-        if hint_text is not None:
-            setattr(kind, name, _ForeignAttribute(name, hint_text))
+        if not attributes.isdisjoint(KNOWN_NAMES_BY_FOREIGN_NAME[name]):
+            setattr(kind, name, _ForeignAttribute(name, attributes))
     kind.__dir__ = lambda self: sorted(set(object.__dir__(self)) - foreign_names)  # type: ignore[method-assign]
     return kind
 

@@ -122,7 +122,10 @@ NAMES_BY_FOREIGN_NAME: dict[str, list[str]] = {}
 for _ours, _theirs in _FOREIGN_NAMES.items():
     for _word in _theirs.split():
         NAMES_BY_FOREIGN_NAME.setdefault(_word, []).append(_ours)
-FOREIGN_NAMES = frozenset(NAMES_BY_FOREIGN_NAME) | {theirs for theirs, _ in _ADVICE}
+KNOWN_NAMES_BY_FOREIGN_NAME = {name: set(known) for name, known in NAMES_BY_FOREIGN_NAME.items()}
+"""The names that give a hint where they are known, equivalents and those with advice, by the foreign name."""
+for _theirs, _ours in _ADVICE:
+    KNOWN_NAMES_BY_FOREIGN_NAME.setdefault(_theirs, set()).add(_ours)
 
 
 def find_equivalents(word: object, known: Collection[str]) -> list[str]:
