@@ -13,6 +13,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from scripts.site import llms, previews
 from scripts.site.check import problems
@@ -85,16 +86,19 @@ def build(stage: Path, documentation: str) -> list[str]:
 
 
 def _project() -> dict[str, str]:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project: dict[str, str] = tomllib.load(file)["project"]
+    project: dict[str, str] = _pyproject()["project"]
     return project
 
 
 def _documentation() -> str:
     """Return the address that pyproject.toml has; empty if there is none."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        address: str = tomllib.load(file)["tool"]["hatch"]["metadata"]["hooks"]["custom"]["documentation"]
+    address: str = _pyproject()["tool"]["hatch"]["metadata"]["hooks"]["custom"]["documentation"]
     return address
+
+
+def _pyproject() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
 
 
 def _serve(folder: Path, port: int) -> None:

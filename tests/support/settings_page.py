@@ -61,8 +61,8 @@ def _places(option: Option, struct: type) -> Iterator[str]:
     is_process = struct is WorkerSettings
     if option.on == "settings":
         yield "No option."
-    elif option.on != "python" and (others := [name for name in _spellings(option) if name != _usual_flag(option)]):
-        yield f"Also {', '.join(map(_code, others))}."
+    elif option.on != "python" and option.short:
+        yield f"Also {', '.join(map(_code, sorted(option.short, key=lambda name: name.startswith('--'))))}."
     is_keyword = option.field in KEYWORDS and (not is_process or option.name == "preset")
     runner = _name_in_runner(option) if not is_process else ""
     if option.on == "python":
@@ -77,19 +77,9 @@ def _places(option: Option, struct: type) -> Iterator[str]:
         yield f"In the runner `{runner}`." if runner else "Not in the runner."
 
 
-def _usual_flag(option: Option) -> str:
-    return f"--{option.name.replace('_', '-')}"
-
-
 def _name_in_runner(option: Option) -> str:
     names = (RUNNERS.get(option.field, ""), option.name, option.field)
     return next((name for name in names if name in RunnerOptions.__annotations__), "")
-
-
-def _spellings(option: Option) -> Iterator[str]:
-    yield from (short for short in option.short if not short.startswith("--"))
-    yield from (short for short in option.short if short.startswith("--"))
-    yield option.flag
 
 
 def values(option: Option, struct: type) -> str:
