@@ -191,7 +191,7 @@ START = {
     "imports of an application": "import, an application, ms of processor time",
     "imports of a worker": "import, a worker, ms of processor time",
     "process start to first job, ms": "process start to first job, ms",
-    "told to end to the end, ms": "told to end to the end, ms",
+    "stop signal to exit, ms": "told to end to the end, ms",
 }
 IDLE = {
     "transactions a minute": "transactions of an idle worker, per minute",
