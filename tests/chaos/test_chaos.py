@@ -1,7 +1,7 @@
 """Chaos, small tier: real processes, a server of their own, kills and freezes by a seeded plan, and a clean ledger.
 
 ``CHAOS_SEED`` repeats a plan. What is shown: nothing lost, no settlement of a stale lease accepted, nothing stuck,
-attempts within bounds.
+attempts within bounds, and no transition that breaks a rule of tests/support/history.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import open_store
 from tests.chaos.nemesis import Fault, Fleet, Plan
+from tests.support import history
 from tests.support.servers import PostgresServer
 
 JOBS = 5_000
@@ -108,11 +109,13 @@ class Chaos:
             codes = self.fleet.stop(grace=60.0)
             assert codes == [0] * len(codes), f"exit codes {codes}\n{self.dump()}"
             asyncio.run(self._check())
+            history.assert_lawful(self.url)
         finally:
             self.fleet.destroy()
 
     async def _enqueue(self) -> None:
         store = await self._opened(install=True)
+        history.install(self.url)
         try:
             pauses = [self.rng.uniform(0, 2 * PAUSE) for _ in range(JOBS)]
             await store.jobs.enqueue_many(

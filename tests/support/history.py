@@ -1,0 +1,440 @@
+"""The log of every committed transition of the jobs of a SQL store, and the checker that reads it.
+
+    install(url)                    triggers write each change of a job, in its transaction, into a table of their own
+    ...                             the run under test
+    assert_lawful(url)              fails with every violation of the rules below
+
+The checker knows no engine. What may follow on what comes from `jobs/lifecycle.py`; the table for people is in
+
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import product
+from typing import Any
+
+import msgspec
+import psycopg
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import (
+    WAITING_STATES,
+    Cancel,
+    Complete,
+    Fail,
+    Outcome,
+    Retry,
+    Settlement,
+    Snooze,
+    effective_state,
+    reset,
+    settle,
+)
+
+
+class Image(msgspec.Struct, frozen=True):
+    """The columns of a job that the rules are about. The history lacks some, which are ``None`` there."""
+
+    state: State
+    epoch: int
+    attempts: int
+    max_attempts: int
+    resets: int
+    max_resets: int | None
+    serial: str | None
+    key: str | None
+    cancel_requested: bool
+    settled_token: str | None
+    started_at: str | None
+    token: str | None = None
+    loses_retries: str | None = None
+
+
+COLUMNS = Image.__struct_fields__
+PAST_COLUMNS = tuple(name for name in COLUMNS if name not in ("token", "loses_retries"))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One committed change of one row."""
+
+    n: int
+    """Its place in the order of all changes."""
+    transaction: str | None
+    """``None`` on SQLite, where transactions have no number."""
+    is_past: bool
+    """The row is in the history."""
+    job: int
+    old: Image | None
+    new: Image | None
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """A change of a job. ``None``: it is in neither table."""
+
+    n: int
+    job: int
+    before: Image | None
+    after: Image | None
+
+    def __str__(self) -> str:
+        return f"#{self.n}: {_words(self.before)} -> {_words(self.after)}"
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that a transition breaks."""
+
+    rule: str
+    job: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: job {self.job}: {self.reason}"
+
+
+# -- the rules ----------------------------------------------------------------------------------
+
+OUTCOMES: tuple[Outcome, ...] = (Complete(), Retry(), Fail(), Snooze(0), Cancel())
+"""One of each kind."""
+CANCELED_WAITING = {(state, State.CANCELED) for state in WAITING_STATES}
+ENQUEUED_AGAIN = {(state, State.QUEUED) for state in (*WAITING_STATES, State.FAILED)}
+"""By an enqueue with the key of the job."""
+_LIVE = (*WAITING_STATES, State.FAILED)
+BY_HAND: set[tuple[State, State | None]] = {
+    *((state, state) for state in _LIVE),
+    *((state, State.QUEUED) for state in (State.ERRORED, State.FAILED, State.CANCELED)),
+    *((state, State.FAILED) for state in WAITING_STATES),
+    *((state, State.COMPLETED) for state in _LIVE),
+    *((state, None) for state in (*_LIVE, State.COMPLETED, State.CANCELED)),
+}
+"""Changes by an administrator, and by a retention, of jobs that do not run."""
+
+
+def check_history(
+    changes: Iterable[Change], *, administered: bool = False, keeps_history: bool = True
+) -> list[Violation]:
+    """Return every violation of the rules.
+
+    Args:
+        changes: The log, in its order.
+        administered: Whether the run has used calls for people: retry, remove, reschedule and others, and purges.
+        keeps_history: Whether ended jobs are in the history. Without it they leave no trace.
+
+    """
+    return list(_Checker(administered, keeps_history).check(transitions(changes)))
+
+
+def transitions(changes: Iterable[Change]) -> list[Transition]:
+    """Return the transitions of all jobs in order. A move from one table to the other in one transaction is one."""
+    by_job: dict[int, list[Change]] = defaultdict(list)
+    for change in sorted(changes, key=lambda change: change.n):
+        by_job[change.job].append(change)
+    return sorted((one for found in by_job.values() for one in _of_job(found)), key=lambda one: one.n)
+
+
+def _of_job(changes: Sequence[Change]) -> Iterator[Transition]:
+    waiting: Change | None = None
+    for change in changes:
+        if waiting is not None:
+            if _is_move(waiting, change):
+                yield Transition(waiting.n, change.job, waiting.old or change.old, waiting.new or change.new)
+                waiting = None
+                continue
+            yield Transition(waiting.n, waiting.job, waiting.old, waiting.new)
+        waiting = change
+    if waiting is not None:
+        yield Transition(waiting.n, waiting.job, waiting.old, waiting.new)
+
+
+def _is_move(first: Change, second: Change) -> bool:
+    """Whether one of the two takes the job from a table and the other one brings it into the other table."""
+    is_move = first.is_past is not second.is_past and (first.old is None) is not (second.old is None)
+    return is_move and (first.new is None) is (first.old is not None) and first.transaction == second.transaction
+
+
+class _Checker:
+    def __init__(self, administered: bool, keeps_history: bool) -> None:
+        self._administered = administered
+        self._keeps_history = keeps_history
+        self._last: dict[int, Image | None] = {}
+        self._epochs: dict[int, int] = {}
+        self._calls: dict[str, str | None] = {}
+        """By token of each claim call: the time of the call."""
+        self._holders: dict[Hashable, int] = {}
+        """By what only one running job may hold: the job."""
+
+    def check(self, all_transitions: Iterable[Transition]) -> Iterator[Violation]:
+        for one in all_transitions:
+            for rule, reason in self._broken_by(one):
+                yield Violation(rule, one.job, f"{reason}: {one}")
+
+    def _broken_by(self, one: Transition) -> Iterator[tuple[str, str]]:
+        before, after = one.before, one.after
+        if one.job in self._last and self._last[one.job] != before:
+            yield "continuity", f"the job was left as {_words(self._last[one.job])}"
+        self._last[one.job] = after
+        if (reason := self._refusal(before, after)) is not None:
+            yield "transition", reason
+        if after is not None and not 0 <= after.attempts <= after.max_attempts:
+            yield "attempts", "the attempts exceed the maximum"
+        yield from self._check_lease(one)
+        yield from self._check_exclusive(one)
+
+    def _refusal(self, before: Image | None, after: Image | None) -> str | None:
+        """Return why no call of a store makes this change; ``None`` if one does."""
+        if before is None:
+            is_new = after is not None and after.state is State.QUEUED and not (after.attempts or after.resets)
+            return None if is_new else "a job begins queued, without attempts"
+        if before.state is State.PROCESSING:
+            return self._refusal_of_end(before, after)
+        if after is not None and after.state is State.PROCESSING:
+            return _refusal_of_claim(before, after)
+        return self._refusal_at_rest(before, after)
+
+    def _refusal_of_end(self, before: Image, after: Image | None) -> str | None:
+        if after is None:
+            return None if not self._keeps_history else "a running job left no trace"
+        if after.state is State.PROCESSING:
+            is_same = _lease_of(before) == _lease_of(after) and after.cancel_requested >= before.cancel_requested
+            return None if is_same else "a running job changed its lease"
+        ends = {*_ends(before), *(_ends_by_hand(before) if self._administered else ())}
+        end = _End(after.state, after.epoch, after.attempts, after.resets, after.settled_token)
+        return None if end in ends else "no outcome, release or reset ends an attempt so"
+
+    def _refusal_at_rest(self, before: Image, after: Image | None) -> str | None:
+        move = before.state, None if after is None else after.state
+        is_known = move in CANCELED_WAITING or (move in ENQUEUED_AGAIN and before.key is not None)
+        is_known = is_known or (move in BY_HAND and self._administered)
+        if not is_known and not (after is None and not self._keeps_history):
+            return "no call makes this of a job that does not run" if after is not None else "the job left no trace"
+        if after is not None and (after.epoch != before.epoch or after.resets not in (before.resets, 0)):
+            return "a job that does not run changed its epoch or its resets"
+        return None
+
+    def _check_lease(self, one: Transition) -> Iterator[tuple[str, str]]:
+        """Epochs grow, and a token is of one claim call."""
+        after = one.after
+        if after is None:
+            return
+        highest = self._epochs.get(one.job, -1)
+        begins = after.state is State.PROCESSING and (one.before is None or one.before.token != after.token)
+        if after.epoch < highest or (begins and after.epoch == highest and one.before is not None):
+            yield "epoch", f"the epoch was {highest} before"
+        self._epochs[one.job] = max(after.epoch, highest)
+        token = after.token if begins else None
+        if token is not None and self._calls.setdefault(token, after.started_at) != after.started_at:
+            yield "token", f"token {token} was of the claim at {self._calls[token]}"
+
+    def _check_exclusive(self, one: Transition) -> Iterator[tuple[str, str]]:
+        held, wanted = set(_exclusive(one.before)), set(_exclusive(one.after))
+        for what in held - wanted:
+            if self._holders.get(what) == one.job:
+                del self._holders[what]
+        for what in wanted - held:
+            holder = self._holders.setdefault(what, one.job)
+            if holder != one.job:
+                kind, name = what
+                yield kind, f"job {holder} holds the {kind} {name!r}"
+
+
+def _exclusive(image: Image | None) -> Iterator[tuple[str, Hashable]]:
+    """Yield what no other running job may hold. A slot of a limit is another such thing: one line here."""
+    if image is not None and image.state is State.PROCESSING and image.serial is not None:
+        yield "serial", image.serial
+
+
+class _End(msgspec.Struct, frozen=True):
+    state: State
+    epoch: int
+    attempts: int
+    resets: int
+    settled_token: str | None
+
+
+def _ends(job: Image) -> Iterator[_End]:
+    """Yield every row that may follow on an attempt: settled, released or reset."""
+    for outcome in OUTCOMES:
+        settlement = settle(outcome, attempts=job.attempts, max_attempts=job.max_attempts, backoff=lambda attempt: 0.0)
+        for continues in (False, settlement.state is State.COMPLETED):
+            yield _end(job, settlement, resets=0, settled_token=job.token, continues=continues)
+    yield _end(job, settle(Snooze(0), attempts=0, max_attempts=1, backoff=lambda attempt: 0.0), resets=job.resets)
+    decided = reset(resets=job.resets, max_resets=job.max_resets, max_attempts=job.max_attempts)
+    yield _end(job, decided, resets=job.resets + 1, epochs=1)
+
+
+def _end(
+    job: Image,
+    settlement: Settlement,
+    *,
+    resets: int,
+    epochs: int = 0,
+    settled_token: str | None = None,
+    continues: bool = False,
+) -> _End:
+    state = effective_state(
+        settlement.state,
+        cancel_requested=job.cancel_requested,
+        loses_retries=job.loses_retries,
+        continues=continues,
+    )
+    attempts = max(job.attempts - settlement.refund, 0)
+    if state is State.FAILED and job.loses_retries is not None:
+        attempts = job.max_attempts
+    return _End(state, job.epoch + epochs, attempts, resets, settled_token)
+
+
+def _ends_by_hand(job: Image) -> Iterator[_End]:
+    """Yield what an administrator makes of a job whose lease has expired."""
+    yield _End(State.COMPLETED, job.epoch + 1, job.attempts, job.resets, None)
+    yield _End(State.FAILED, job.epoch + 1, job.max_attempts, job.resets, None)
+
+
+def _refusal_of_claim(before: Image, after: Image) -> str | None:
+    if before.state not in WAITING_STATES:
+        return "only a waiting job is claimed"
+    expected = before.epoch + 1, min(before.attempts + 1, before.max_attempts), before.resets, None
+    if (after.epoch, after.attempts, after.resets, after.settled_token) != expected or after.token is None:
+        return "a claim adds 1 to the epoch and to the attempts, and nothing else"
+    return None
+
+
+def _lease_of(job: Image) -> tuple[object, ...]:
+    return job.token, job.epoch, job.attempts, job.max_attempts, job.resets, job.serial, job.settled_token
+
+
+def _words(image: Image | None) -> str:
+    if image is None:
+        return "nothing"
+    words = [image.state.value, f"epoch {image.epoch}", f"attempts {image.attempts}/{image.max_attempts}"]
+    words += [f"resets {image.resets}"] if image.resets else []
+    words += [f"{name} {value}" for name in ("token", "serial", "key") if (value := getattr(image, name)) is not None]
+    return f"({', '.join(words)})"
+
+
+# -- the log ------------------------------------------------------------------------------------
+
+LOG_TABLE = {"postgres": "transition_log.changes", "sqlite": "transition_log"}
+
+
+def install(url: str) -> None:
+    """Log every change of this store's jobs from now on. Its schema must exist."""
+    if path := _file(url):
+        with closing(sqlite3.connect(path)) as file:
+            file.executescript("".join(_sqlite_statements()))
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("".join(_postgres_statements()).encode())
+
+
+def read_log(url: str) -> list[Change]:
+    """Return the log in its order."""
+    return [_change(row) for row in _rows(url, f"select * from {LOG_TABLE[_engine(url)]} order by n")]
+
+
+def assert_lawful(url: str, *, administered: bool = False) -> list[Transition]:
+    """Fail with every violation in the log, and unless the log ends as the tables are. Return the transitions."""
+    changes = read_log(url)
+    found = [str(violation) for violation in check_history(changes, administered=administered)]
+    all_transitions = transitions(changes)
+    last = {one.job: one.after for one in all_transitions}
+    logged = {job: (after.state.value, after.epoch) for job, after in last.items() if after is not None}
+    live, past = ("stowhand_jobs", "stowhand_history") if _file(url) else ("stowhand.live", "stowhand.history")
+    rows = _rows(url, f"select id, state, epoch from {live} union all select id, state, epoch from {past}")
+    stored = {job: (state, epoch) for job, state, epoch in rows}
+    found += [
+        f"log: job {job}: the log ends with {logged.get(job)}, the table has {stored.get(job)}"
+        for job in sorted(stored.keys() | logged.keys())
+        if stored.get(job) != logged.get(job)
+    ]
+    assert not found, "\n".join(["violations of the rules of tests/support/history.py:", *found[:50]])
+    return all_transitions
+
+
+def _engine(url: str) -> str:
+    return "sqlite" if _file(url) else "postgres"
+
+
+def _file(url: str) -> str | None:
+    return url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
+
+
+def _rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    if path := _file(url):
+        with closing(sqlite3.connect(path)) as file:
+            return file.execute(statement).fetchall()
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def _change(row: Sequence[Any]) -> Change:
+    n, transaction, is_past, job, *values = row
+    old, new = values[: len(COLUMNS)], values[len(COLUMNS) :]
+    return Change(n, transaction, bool(is_past), job, _image(old), _image(new))
+
+
+def _image(values: Sequence[Any]) -> Image | None:
+    if values[0] is None:
+        return None
+    texts = {name: str(value) for name, value in zip(COLUMNS, values, strict=True) if value is not None}
+    return msgspec.convert(dict.fromkeys(COLUMNS) | texts, Image, strict=False)
+
+
+def _insert(table: str, operation: str, log: str, cast: Callable[[str], str] = str) -> str:
+    """Return the statement of a trigger that logs one kind of change."""
+    columns = PAST_COLUMNS if table == "history" else COLUMNS
+    values = [str(int(table == "history")), "old.id" if operation == "delete" else "new.id"]
+    for when, absent_in in (("old", "insert"), ("new", "delete")):
+        values += [cast(f"{when}.{name}") if name in columns and operation != absent_in else "null" for name in COLUMNS]
+    names = ", ".join(["is_past", "job", *(f"{when}_{name}" for when in ("old", "new") for name in COLUMNS)])
+    return f"insert into {log} ({names}) values ({', '.join(values)});"
+
+
+def _differs(table: str, operator: str) -> str:
+    columns = PAST_COLUMNS if table == "history" else COLUMNS
+    return " or ".join(f"old.{name} {operator} new.{name}" for name in columns if name != "started_at")
+
+
+OPERATIONS = ("insert", "update", "delete")
+
+
+def _postgres_statements() -> Iterator[str]:
+    columns = ", ".join(f"{when}_{name} text" for when in ("old", "new") for name in COLUMNS)
+    yield "create schema transition_log;"
+    yield (
+        "create table transition_log.changes (n bigint generated always as identity,"
+        f" transaction text default pg_current_xact_id()::text, is_past int, job bigint, {columns});"
+    )
+
+    def cast(value: str) -> str:
+        # The text of a timestamp depends on the time zone of the session.
+        return f"extract(epoch from {value})::text" if value.endswith("started_at") else f"{value}::text"
+
+    for table, operation in product(("live", "history"), OPERATIONS):
+        name = f"transition_log.{table}_{operation}"
+        when = f"when ({_differs(table, 'is distinct from')})" if operation == "update" else ""
+        yield f"""
+            create function {name}() returns trigger language plpgsql security definer as $$
+            begin
+              {_insert(table, operation, "transition_log.changes", cast)}
+              return null;
+            end $$;
+            create trigger transition_log_{operation} after {operation} on stowhand.{table}
+              for each row {when} execute function {name}();"""
+
+
+def _sqlite_statements() -> Iterator[str]:
+    columns = ", ".join(f"{when}_{name}" for when in ("old", "new") for name in COLUMNS)
+    yield (
+        "create table transition_log (n integer primary key autoincrement, transaction_number, is_past, job,"
+        f" {columns});"
+    )
+    for table, operation in product(("live", "history"), OPERATIONS):
+        when = f"when {_differs(table, 'is not')}" if operation == "update" else ""
+        yield f"""
+            create trigger transition_log_{table}_{operation} after {operation}
+            on {"stowhand_jobs" if table == "live" else "stowhand_history"} {when} begin
+              {_insert(table, operation, "transition_log")}
+            end;"""
