@@ -1,12 +1,12 @@
-"""An App's arguments about its store, the resolved store, and a comparison of two URLs."""
+"""An App's arguments about its store, the resolved store, Django's URL, and a comparison of two URLs."""
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -44,6 +44,21 @@ class ResolvedStore(msgspec.Struct, frozen=True):
         return scheme_of(self.url)
 
 
+class DatabaseUrl(str):
+    """URL of a database of Django's settings, whose name changes in a test run.
+
+    The text is the URL when this object is made. ``alias``: the key in ``DATABASES``. ``read`` returns the current URL.
+    """
+
+    alias: str
+    read: Callable[[], str]
+
+    def __new__(cls, alias: str, read: Callable[[], str]) -> Self:
+        url = super().__new__(cls, read())
+        url.alias, url.read = alias, read
+        return url
+
+
 class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
     """An App's arguments about its store."""
 
@@ -51,6 +66,8 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
     """``module:name``."""
     url: str | None = None
     """``None`` if the App names no store, and uses that of the environment."""
+    alias: str | None = None
+    """The key in Django's ``DATABASES``, if the URL is a ``DatabaseUrl``."""
     made: bool = False
     """Whether its store is an object of its process; the URL names only its kind."""
     options: Mapping[str, Any] = {}

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from stowhand.app.options import StoreKeywords, store_options
-from stowhand.app.own_store import OBJECT_SCHEME, OwnStore, same_store
+from stowhand.app.own_store import OBJECT_SCHEME, DatabaseUrl, OwnStore, same_store
 from stowhand.app.settings.resolver import read_setting, read_store
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.app.start import store_at
@@ -34,6 +34,7 @@ class AppStore:
         if url is not None and keywords.get("pool") is not None:
             raise ConfigurationError("App: a URL and a pool are both given; use one of them")
         self._options = store_options(keywords)
+        self._database_url = url if isinstance(url, DatabaseUrl) else None
         own_url = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
         """Store object for all event loops; ``None`` if each loop has its own store."""
@@ -47,14 +48,21 @@ class AppStore:
         preset = keywords.get("preset")
         if preset is not None:
             options["preset"] = _read_preset(preset)
-        self.own = OwnStore(url=own_url, made=is_object, options=options)
-        """The arguments, as the settings of a worker process read them."""
+        alias = None if self._database_url is None else self._database_url.alias
+        self._own = OwnStore(url=own_url, alias=alias, made=is_object, options=options)
         if is_object and self.object is None:
             # In memory, each store has jobs of its own. So all loops share one.
             memory_url, memory_options = read_store(self.own)
             self.object = store_at(memory_url, memory_options)
         self._adopted: tuple[str, StoreOptions] | None = None
         """URL and options of the store of this process's worker, if the App uses it."""
+
+    @property
+    def own(self) -> OwnStore:
+        """The arguments, as the settings of a worker process read them."""
+        if self._database_url is None:
+            return self._own
+        return msgspec.structs.replace(self._own, url=self._database_url.read())
 
     @property
     def preset(self) -> str:
@@ -94,6 +102,8 @@ class AppStore:
 
 def _read_url(url: object) -> str:
     """Return the App's first argument as the URL of a store. Raises ConfigurationError."""
+    if isinstance(url, DatabaseUrl):
+        return str(url)
     if isinstance(url, str):
         try:
             return store_url(url)

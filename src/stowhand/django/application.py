@@ -13,9 +13,11 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, close_old_connections
 
 from stowhand.app.app import App
+from stowhand.app.own_store import DatabaseUrl
 from stowhand.django.database import Database
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.store import StoreOptions
+from stowhand.stores.database.sqlite_file import IN_MEMORY_NAME
 from stowhand.tasks.loader import load_object
 
 APP_SETTING = "STOWHAND_APP"
@@ -29,7 +31,10 @@ def project_app() -> App:
     """Return the App of the project. Raises ConfigurationError."""
     target = getattr(settings, APP_SETTING, None)
     if target is not None:
-        return load_object(str(target), App)
+        try:
+            return load_object(str(target), App)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{APP_SETTING}: {error}") from error
     if not HAS_TASKS:
         raise ConfigurationError(f"{NO_TASKS}: declare tasks with an App, and name it: {APP_SETTING} = 'shop.jobs:app'")
     from stowhand.django.project import app_of, chosen_backend
@@ -39,6 +44,8 @@ def project_app() -> App:
 
 def database_url(alias: str = DEFAULT_DB_ALIAS) -> str:
     """Return the URL of a database of ``DATABASES``, for an App. It may contain a password.
+
+    In a test run of Django, the App uses the test database.
 
     Args:
         alias: Its key in ``DATABASES``.
@@ -50,7 +57,8 @@ def database_url(alias: str = DEFAULT_DB_ALIAS) -> str:
         app = App(database_url(), around_thread=around_thread)
 
     """
-    return Database(alias, StoreOptions()).url
+    database = Database(alias, StoreOptions())
+    return DatabaseUrl(alias, lambda: f"sqlite:///{IN_MEMORY_NAME}" if database.is_in_memory else database.url)
 
 
 @contextmanager

@@ -66,10 +66,6 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
     if url.startswith("sqlite:///"):
         from stowhand.stores.sqlite.queue import SqliteStore
 
-        if url.partition("?")[0].endswith(":memory:"):
-            raise ConfigurationError(
-                f"{url}: for a queue in memory take stowhand.testing.MemoryStore, or App('memory://')"
-            )
         return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
     if url.startswith(("https://", "http://")):
         try:

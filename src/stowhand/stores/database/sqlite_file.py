@@ -32,6 +32,9 @@ NETWORK_FILE_SYSTEMS = (
 )
 """File systems whose locks or shared memory do not reach every machine that mounts them."""
 
+IN_MEMORY_NAME = ":memory:"
+"""Name in place of a file: a database that only its own connections can use."""
+
 BUSY_TIMEOUT_SECONDS = 0.1
 """Time that SQLite itself waits for a lock. It is short, because its pauses grow and start again with each call."""
 
@@ -41,6 +44,11 @@ FILE_MODE = 0o600
 
 def check_path(path: Path) -> None:
     """Raise ConfigurationError, with the reason and the fix, for a path where no queue can be."""
+    if path.name == IN_MEMORY_NAME:
+        raise ConfigurationError(
+            f"{path.name}: a database in memory can be used only by its own connections (enqueue_in); use a file, or"
+            " for a queue in memory App('memory://') or stowhand.testing.MemoryStore"
+        )
     try:
         path.lstat()
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import SQLITE
 from stowhand.stores.callers.connection_types import caller_to
 from stowhand.stores.database.sqlite_errors import is_busy
+from stowhand.stores.database.sqlite_file import IN_MEMORY_NAME
 from stowhand.stores.sqlite.queue import enqueue, error_translation, schema
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -92,6 +93,8 @@ def _file_of(raw: sqlite3.Connection) -> str:
 
 
 def _check_file(file: str, path: Path) -> None:
+    if not file and path.name == IN_MEMORY_NAME:
+        return
     if not file or not path.exists() or not path.samefile(file):
         raise ConfigurationError(
             f"this connection is to {file or _IN_MEMORY}, and the queue is {path}: one transaction can only"
