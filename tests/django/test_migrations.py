@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.db.migrations.exceptions import IrreversibleError
 from django.tasks import task_backends
+from django.test import override_settings
 
 from stowhand.django.project import app_of
-from stowhand.errors import SchemaError, SchemaMissing
+from stowhand.django.tables import databases_of
+from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing
 from tests.support.databases import Databases
 
 Kinds = ["default", "postgres"]
@@ -126,13 +129,58 @@ def test_tables_of_another_baseline_are_refused_until_they_are_removed(empty: An
     assert installed == expected
 
 
+@pytest.fixture
+def apps(empty: Any) -> Iterator[str]:
+    """The module of Apps, imported anew, because an App keeps a store that it has opened."""
+    name = "tests.django.site.jobs"
+    sys.modules.pop(name, None)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("tasks", [{}, None])
+def test_the_app_of_the_settings_gets_tables_in_its_schema(empty: Any, apps: str, tasks: dict[str, Any] | None) -> None:
+    """Besides those of a backend, if there is one."""
+    alias = empty.database.alias
+    settings = {"STOWHAND_APP": f"{apps}:on_{alias}"} | ({} if tasks is None else {"TASKS": tasks})
+    with override_settings(**settings):
+        (*_, database) = databases = databases_of(alias)
+        assert len(databases) == (1 if tasks == {} or alias == "default" else 2)
+        migrate(empty)
+        with transaction.atomic(using=alias):
+            job = sys.modules[apps].tasks[alias].enqueue_in(connections[alias])
+            transaction.set_rollback(True, using=alias)
+        assert job.id == 1
+        assert database.jobs.count_unfinished() == 0
+        migrate(empty, "zero")
+        with pytest.raises(SchemaMissing, match=r"stowhand_jobs|jobs_of_app"), database.explained():
+            database.jobs.count_unfinished()
+
+
+@pytest.mark.parametrize("app", [None, "on_a_file", "in_memory"])
+def test_an_app_with_another_store_gets_no_tables(empty: Any, apps: str, app: str | None) -> None:
+    with override_settings(TASKS={}, STOWHAND_APP=app and f"{apps}:{app}"):
+        assert databases_of(empty.database.alias) == []
+        migrate(empty)
+        migrate(empty, "zero")
+
+
+def test_an_app_that_cannot_be_imported_fails_the_migration(empty: Any) -> None:
+    """Otherwise the migration would be recorded, and a corrected setting would install nothing."""
+    with (
+        override_settings(STOWHAND_APP="tests.django.site.jobz:app"),
+        pytest.raises(ConfigurationError, match=r"STOWHAND_APP: .*no module named 'tests\.django\.site\.jobz'.*jobs"),
+    ):
+        migrate(empty)
+    migrate(empty)
+    assert enqueue(empty) == "1"
+
+
 def test_makemigrations_finds_nothing_to_do(site: None) -> None:
     call_command("makemigrations", "stowhand", check=True, dry_run=True, verbosity=0)
 
 
 def test_a_database_without_jobs_gets_no_tables(site: None, tmp_path: Path) -> None:
-    from django.test import override_settings
-
     connection = connections["default"]
     connection.close()
     before = dict(connection.settings_dict)

@@ -65,6 +65,20 @@ def test_code_on_pages_works(page: str, tmp_path: Path) -> None:
         assert "Ran 1 test" in manage(tmp_path, "test", "shop")
 
 
+def test_an_app_of_the_page_for_django_5_works_on_this_django(tmp_path: Path) -> None:
+    apps = '\nINSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]\n'
+    files = BEGUN | {"shop/settings.py": BEGUN["shop/settings.py"] + apps}
+    for place, text in _BLOCK.findall((ROOT / "docs" / "how-to" / "use-it-from-django-5.md").read_text()):
+        files[place] = files.get(place, "") + "\n\n" + text
+    for place, text in files.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    assert "Ran 1 test" in manage(tmp_path, "test", "shop.tests.SigningUp")
+    manage(tmp_path, "migrate")
+    manage(tmp_path, "shell", "-c", "from shop.signing_up import sign_up; sign_up('ann')")
+    assert "Completed task 1 (count_users)" in manage(tmp_path, "stowhand", "worker", "--once")
+
+
 def test_the_quick_start_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the reloader of ``runserver``, whose child would stay when its parent is killed."""
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # the site of other tests

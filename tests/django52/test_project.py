@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support.databases import Databases
 from tests.support.sources import ROOT
 
 PACKAGES = ROOT / ".state" / "django-5.2"
@@ -22,7 +28,7 @@ execute_from_command_line(sys.argv)
 """,
     "shop/__init__.py": "",
     "shop/settings.py": """
-from pathlib import Path
+import json, os
 SECRET_KEY = "of tests"
 APPS = ["admin", "auth", "contenttypes", "messages", "sessions"]
 INSTALLED_APPS = [*(f"django.contrib.{name}" for name in APPS), "shop"]
@@ -45,16 +51,23 @@ ROOT_URLCONF = "shop.urls"
 STATIC_URL = "static/"
 ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {"default": {
-    "ENGINE": "django.db.backends.sqlite3",
-    "NAME": Path(__file__).parents[1] / "db.sqlite3",
-    "OPTIONS": {"transaction_mode": "IMMEDIATE"},
-}}
+DATABASES = {"default": json.loads(os.environ["DATABASE"])}
 """,
     "shop/urls.py": """
 from django.contrib import admin
 from django.urls import path
 urlpatterns = [path("admin/", admin.site.urls)]
+""",
+    # Nothing imports the App before the migration of the test database does.
+    "shop/late/__init__.py": "",
+    "shop/late/tests.py": """
+from django.db import connection
+from django.test import TestCase
+
+class Late(TestCase):
+    def test_the_app_is_first_imported_here_or_by_the_migration(self):
+        from shop.jobs import count_users
+        assert count_users.enqueue_in(connection).id == 1
 """,
 }
 
@@ -83,6 +96,11 @@ reply = client.get("/admin/stowhand/job/job?id=1")
 print(reply.status_code, b"count_users" in reply.content)
 """
 
+TABLES = """
+from django.db import connection
+print(sorted(name for name in connection.introspection.table_names() if name.startswith("stowhand_")))
+"""
+
 Manage = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = pytest.mark.rare
 
@@ -90,27 +108,66 @@ pytestmark = pytest.mark.rare
 @pytest.fixture(scope="module")
 def manage(tmp_path_factory: pytest.TempPathFactory) -> Manage:
     """Runs ``manage.py`` of a project whose tables are installed."""
+    run = project(tmp_path_factory.mktemp("project"))
+    succeed(run, "check")
+    succeed(run, "migrate")
+    return run
+
+
+def project(folder: Path) -> Manage:
+    """Write a project, and return a function that runs its ``manage.py`` with a file of SQLite or another database."""
     if not PACKAGES.exists():
         pytest.fail("Django 5.2 is not installed: run scripts/setup-django --all")
-    folder = tmp_path_factory.mktemp("project")
-    blocks = dict(BLOCK.findall(PAGE.read_text()))
-    settings = {"shop/settings.py": FILES["shop/settings.py"] + blocks.pop("shop/settings.py")}
-    for name, text in (FILES | settings | blocks).items():
+    files = dict(FILES)
+    for name, text in BLOCK.findall(PAGE.read_text()):
+        files[name] = files.get(name, "") + text
+    for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     environment = os.environ | {"PYTHONPATH": str(PACKAGES)}
     environment.pop("DATABASE_URL", None)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "manage.py", *arguments]
+    def run(*arguments: str, database: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "manage.py", *arguments],
+            cwd=folder,
+            env=environment | {"DATABASE": json.dumps(database or sqlite(str(folder / "db.sqlite3")))},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
-    for arguments in (("check",), ("migrate",), ("stowhand", "migrate")):
-        done = run(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
     return run
+
+
+def sqlite(name: str, **options: Any) -> dict[str, Any]:
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": name,
+        "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+        **options,
+    }
+
+
+def postgres(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.removeprefix("/"),
+        "USER": parts.username or "postgres",
+        "PASSWORD": parts.password or "",
+        "HOST": query["host"][0] if "host" in query else parts.hostname,
+        "PORT": query["port"][0] if "port" in query else parts.port,
+    }
+
+
+def succeed(run: Manage, *arguments: str) -> str:
+    """Run a command that must not fail, and return its output."""
+    done = run(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_a_job_is_part_of_the_transaction_and_runs_and_the_admin_shows_it(manage: Manage) -> None:
@@ -122,6 +179,45 @@ def test_a_job_is_part_of_the_transaction_and_runs_and_the_admin_shows_it(manage
     assert '"task":"count_users"' in listed.stdout.replace(": ", ":"), listed.stderr
     visited = manage("shell", "-c", VISIT)
     assert visited.stdout.splitlines()[-1] == "200 True", visited.stdout + visited.stderr
+
+
+def test_the_tests_of_the_page_pass_on_a_file(manage: Manage, tmp_path: Path) -> None:
+    database = sqlite(str(tmp_path / "absent.sqlite3"), TEST={"NAME": str(tmp_path / "test.sqlite3")})
+    assert "Ran 2 tests" in succeed(partial(manage, database=database), "test", "shop.tests")
+    assert not (tmp_path / "absent.sqlite3").exists()
+
+
+def test_the_tests_of_the_page_pass_on_postgres(tmp_path: Path, postgres_server: Databases) -> None:
+    run = project(tmp_path)
+    file = tmp_path / "shop" / "tests.py"
+    file.write_text(file.read_text().replace("stowhand_jobs", "stowhand.live_jobs"))
+    with postgres_server.lend(None) as url:
+        assert "Ran 2 tests" in succeed(partial(run, database=postgres(url)), "test", "--noinput", "shop.tests")
+
+
+@pytest.mark.parametrize("label", ["shop.tests.SigningUp", "shop.late"])
+@pytest.mark.parametrize("name", [None, ":memory:"])
+def test_enqueue_in_works_in_a_test_database_in_memory(manage: Manage, label: str, name: str | None) -> None:
+    database = None if name is None else sqlite(name)
+    assert "Ran 1 test" in succeed(partial(manage, database=database), "test", label)
+
+
+def test_other_calls_refuse_a_database_in_memory(manage: Manage) -> None:
+    done = manage("stowhand", "worker", "--once", database=sqlite(":memory:"))
+    assert "a database in memory can be used only by its own connections" in done.stderr
+    assert done.returncode != 0
+
+
+def test_the_migration_is_undone_when_no_job_waits(tmp_path: Path) -> None:
+    run = project(tmp_path)
+    succeed(run, "migrate")
+    succeed(run, "shell", "-c", "from shop.signing_up import sign_up; sign_up('ann')")
+    refused = run("migrate", "stowhand", "zero")
+    assert "1 jobs are not finished in DATABASES['default']" in refused.stderr
+    assert "stowhand_jobs" in succeed(run, "shell", "-c", TABLES)
+    succeed(run, "stowhand", "worker", "--once")
+    succeed(run, "migrate", "stowhand", "zero")
+    assert succeed(run, "shell", "-c", TABLES).splitlines()[-1] == "[]"
 
 
 def test_the_migrations_fit_the_models(manage: Manage) -> None:

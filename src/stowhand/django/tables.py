@@ -5,14 +5,17 @@ They can run before or after ``stowhand migrate``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings
 from django.db.migrations import CreateModel, Migration
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.operations.base import Operation
 from django.db.models import BigAutoField
 
-from stowhand.django.application import HAS_TASKS
+from stowhand.app.settings.resolver import read_store
+from stowhand.django.application import APP_SETTING, HAS_TASKS, project_app
 from stowhand.django.database import Database
 
 
@@ -73,18 +76,31 @@ def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migra
 
 
 def databases_of(alias: str) -> list[Database]:
-    """Return the databases of this alias in which backends of Stowhand store jobs, each schema once.
+    """Return the databases of this alias in which the project stores jobs, each schema once.
 
-    Without ``django.tasks`` there are none: the schema of an App is installed by ``manage.py stowhand migrate``.
+    Raises ConfigurationError, also if the App that the settings name cannot be imported. Otherwise Django would record
+    a migration that has installed nothing.
     """
-    if not HAS_TASKS:
-        return []
-    from django.tasks import task_backends
-
-    from stowhand.django.backend import StowhandBackend
-
     databases: dict[str, Database] = {}
-    for backend in task_backends.all():
-        if isinstance(backend, StowhandBackend) and backend.database.alias == alias:
-            databases.setdefault(backend.database.options.schema, backend.database)
+    for database in (*_databases_of_backends(), *_databases_of_app()):
+        if database.alias == alias:
+            databases.setdefault(database.options.schema, database)
     return list(databases.values())
+
+
+def _databases_of_backends() -> Iterator[Database]:
+    if HAS_TASKS:
+        from django.tasks import task_backends
+
+        from stowhand.django.backend import StowhandBackend
+
+        yield from (backend.database for backend in task_backends.all() if isinstance(backend, StowhandBackend))
+
+
+def _databases_of_app() -> Iterator[Database]:
+    """Yield the database of the App that the settings name, if its URL is one of ``database_url``."""
+    if getattr(settings, APP_SETTING, None) is not None:
+        own_store = project_app().own_store
+        if own_store.alias is not None:
+            _, options = read_store(own_store)
+            yield Database(own_store.alias, options)
