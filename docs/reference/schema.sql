@@ -197,6 +197,8 @@ CREATE TABLE stowhand.live (
     cancel_requested boolean DEFAULT false NOT NULL,
     loses_retries text,
     absorbed boolean DEFAULT false NOT NULL,
+    limit_name text,
+    limit_slot integer,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     last_worker text,
@@ -422,6 +424,68 @@ begin
     ) added order by added.n;
 end $$;
 
+CREATE FUNCTION stowhand.admit(_picked bigint[], _free integer, _rooms jsonb, _at timestamp with time zone, OUT ids bigint[], OUT limited bigint[], OUT names text[], OUT slots integer[], OUT is_locked boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _names text[];
+  _locked text[];
+  _room int[];
+  _ahead int[];
+  _starts int[];
+  _rates text[];
+begin
+  _names := array(
+    select distinct n.name
+    from unnest(_picked) as p(id)
+      cross join lateral (select l.task from "stowhand".live l where l.id = p.id offset 0) j
+      join "stowhand".task_limits t on t.task = j.task
+      cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+    where n.name is not null);
+  _locked := array(select l.name from "stowhand".limits l where l.name = any(_names) order by l.name for update skip locked);
+  is_locked := cardinality(_locked) < cardinality(_names);
+  -- A new statement, now that the rows are locked: it sees the slots and starts of all claims before this one.
+  select array_agg(case when l.held_until > _at then 0 else greatest(l.concurrency - u.used, 0) end order by n.place),
+      array_agg(greatest(l.concurrency / 2 - u.used, 0) order by n.place),
+      array_agg(case when l.held_until > _at then 0 else "stowhand".starts_allowed(l, _at) end order by n.place)
+    into _room, _ahead, _starts
+    from unnest(_locked) with ordinality as n(name, place)
+      join "stowhand".limits l on l.name = n.name
+      cross join lateral (
+        select count(*)::int as used from "stowhand".live j
+        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+  with picked as (
+    select p.id, p.place, t.concurrency, t.rate,
+      array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
+      row_number() over (partition by t.concurrency order by p.place) as c_number,
+      row_number() over (partition by t.rate order by p.place) as r_number,
+      row_number() over (partition by j.task order by p.place) as task_number, (_rooms->>j.task)::int as task_room
+    from unnest(_picked) with ordinality as p(id, place)
+      cross join lateral (select l.task from "stowhand".live l where l.id = p.id offset 0) j
+      left join "stowhand".task_limits t on t.task = j.task
+  ), fitting as (
+    select f.*, row_number() over (order by f.place) as number from picked f
+    where (f.concurrency is null or f.c is not null and coalesce(f.c_number <= _room[f.c], true))
+      and (f.rate is null or f.r is not null and coalesce(f.r_number <= _starts[f.r], true))
+      and coalesce(f.task_number <= f.task_room, true)
+  ), admitted as (
+    select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
+    where a.number <= _free or a.rate is null and coalesce(a.c_number <= _ahead[a.c], true)
+  ), free as (
+    select a.c, "stowhand".free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
+  )
+  select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
+      array_agg(a.concurrency) filter (where a.c is not null),
+      array_agg(f.slots[a.slot_number]) filter (where a.c is not null), array_agg(a.rate) filter (where a.r is not null)
+    into ids, limited, names, slots, _rates
+    from admitted a left join free f on f.c = a.c;
+  ids := coalesce(ids, '{}');
+  update "stowhand".limits l
+    set next_start = "stowhand".next_start(l, _at)
+      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
+    where l.name = any(_rates);
+end $$;
+
 CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
@@ -629,7 +693,11 @@ CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, 
     AS $$
 declare
   _one "stowhand".verdict;
+  _limits text[];
 begin
+  if exists (select from "stowhand".task_limits) then
+    _limits := "stowhand".slots_held(array(select v.id from unnest(_verdicts) as v));
+  end if;
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform "stowhand".keep_tries(_verdicts, _at);
   end if;
@@ -665,6 +733,7 @@ begin
   end if;
   perform "stowhand".free_serials(array_agg(v.serial), _at)
     from unnest(_verdicts) as v where v.serial is not null and v.token is not null having count(*) > 0;
+  if _limits is not null then perform "stowhand".wake_for_limits(_limits, _at); end if;
 end $$;
 
 CREATE FUNCTION stowhand.check_handler(_handler json) RETURNS void
@@ -788,7 +857,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -810,6 +879,9 @@ declare
   _in_serials "stowhand".serial_heads;
   _last record;
   _expires boolean := false;
+  -- While no task has a limit, this query is the only cost of limits.
+  _is_limited boolean := exists (select from "stowhand".task_limits) or _rooms is not null;
+  _admitted record;
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
   -- this claim sees the dead token.
@@ -825,6 +897,10 @@ begin
     _expires := exists (select from "stowhand".expiring e where e.expires_at <= _at);
     _tasks := "stowhand".unpaused(_tasks);
     _excluded := "stowhand".with_paused(_excluded);
+    if cardinality(_tasks) = 0 then return; end if;
+  end if;
+  if _is_limited then
+    _tasks := "stowhand".open_tasks(_tasks, _at);
     if cardinality(_tasks) = 0 then return; end if;
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
@@ -876,13 +952,24 @@ begin
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
+  select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  if _is_limited and cardinality(_picked) > 0 then
+    _admitted := "stowhand".admit(_picked, coalesce(_free, _most), _rooms, _at);
+    _picked := _admitted.ids;
+    if cardinality(_picked) = 0 and _admitted.is_locked then
+      id := 0;
+      return next;
+    end if;
+  end if;
   if cardinality(_picked) = 0 then return; end if;
 
   return query
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false
+        lease_until = _until, started_at = _at, absorbed = false,
+        limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
+        limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
   get diagnostics _changed = row_count;
@@ -891,10 +978,11 @@ begin
   if cardinality(_in_serials.names) > 0 then
     perform "stowhand".hold_serials(_in_serials.heads, _picked, _token, _at);
   end if;
-  if not exists (select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null
-                 and j.token = _token) then
-    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key that is held
-    -- twice is not.
+  if _admitted.limited is null and not exists (
+    select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
+  then
+    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key or a slot that is
+    -- held twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
@@ -940,7 +1028,27 @@ begin
   return _closed;
 end $$;
 
-CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, _at timestamp with time zone, OUT mine bigint[], OUT names text[]) RETURNS record
+CREATE FUNCTION stowhand.closed_tasks(_at timestamp with time zone) RETURNS TABLE(task text, opens_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+  with state as materialized (
+    select l.name, l.held_until,
+      case when l.concurrency <= (
+          select count(*) from "stowhand".live j
+          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+        then 'infinity'::timestamptz end as slot_at,
+      "stowhand".rate_opens_at(l, _at) as rate_at
+    from "stowhand".limits l
+  )
+  select t.task, o.opens_at
+  from "stowhand".task_limits t
+    left join state c on c.name = t.concurrency
+    left join state r on r.name = t.rate
+    cross join lateral (select greatest(c.held_until, c.slot_at, r.held_until, r.rate_at) as opens_at) o
+  where o.opens_at > _at
+$$;
+
+CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, _at timestamp with time zone, OUT mine bigint[], OUT names text[], OUT limits text[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -948,10 +1056,12 @@ declare
   _places tid[];
   _gone bigint;
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null)
-    into mine, _places, names
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null),
+      array_agg(j.limit_name) filter (where j.limit_slot is not null)
+    into mine, _places, names, limits
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.serial from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.serial, l.limit_name, l.limit_slot from "stowhand".live l
+      where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := "stowhand".closed_serials(names);
@@ -1126,10 +1236,35 @@ begin
       for update skip locked));
 end $$;
 
-CREATE FUNCTION stowhand.declare_queues(_queues json) RETURNS void
+CREATE FUNCTION stowhand.declare_limits(_tasks json, _limits json, _all text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if not exists (select from json_each(_limits)) and not exists (select from "stowhand".limits) then return; end if;
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
+  insert into "stowhand".limits as known (name, declared)
+    select d.key, d.value::jsonb from json_each(_limits) d
+    where not exists (select from "stowhand".limits l where l.name = d.key and l.declared = d.value::jsonb)
+    on conflict (name) do update set declared = excluded.declared;
+  insert into "stowhand".task_limits as known (task, concurrency, rate)
+    select d.key, d.value->>'concurrency', d.value->>'rate' from json_each(_tasks) d
+    where not exists (
+      select from "stowhand".task_limits t
+      where t.task = d.key and t.concurrency is not distinct from d.value->>'concurrency'
+        and t.rate is not distinct from d.value->>'rate')
+    on conflict (task) do update set concurrency = excluded.concurrency, rate = excluded.rate;
+  delete from "stowhand".task_limits t
+    where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
+  delete from "stowhand".limits l
+    where l.override = '{}' and not exists (select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate));
+end $$;
+
+CREATE FUNCTION stowhand.declare_tasks(_declarations json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+  _queues json := _declarations->'queues';
 begin
   delete from "stowhand".task_queues t where t.task = any(array(
     select o.task from "stowhand".task_queues o
@@ -1141,6 +1276,8 @@ begin
       select from "stowhand".task_queues o where o.task = d.key and o.queue = d.value)
     order by d.key
     on conflict (task) do update set queue = excluded.queue;
+  perform "stowhand".declare_limits(
+    _declarations->'tasks', _declarations->'limits', array(select d.key from json_each(_queues) d));
 end $$;
 
 CREATE FUNCTION stowhand.declared_queue(_task text) RETURNS text
@@ -1168,6 +1305,19 @@ begin
     delete from "stowhand".tries t where t.job_id = _job.id;
   end if;
   return _job;
+end $$;
+
+CREATE FUNCTION stowhand.earliest_due(_tasks text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _earliest timestamptz := "stowhand".free_due(_tasks, _queues, _excluded, _at);
+begin
+  if _earliest <= _at then return _earliest; end if;
+  return least(_earliest, "stowhand".serial_due(_tasks, _queues, _excluded, _at),
+    (select min(j.run_at) from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+        and "stowhand".takes(_queues, _excluded, j.queue)));
 end $$;
 
 CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
@@ -1987,6 +2137,34 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.free_slots(_name text, _count integer) RETURNS integer[]
+    LANGUAGE sql STABLE
+    AS $$
+  with used as materialized (
+    select j.limit_slot as slot from "stowhand".live j
+    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+  )
+  select array(
+    select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
+    except select u.slot from used u
+    order by 1 limit _count)
+$$;
+
+CREATE FUNCTION stowhand.hold_limits(_tasks text[], _seconds double precision[], _at timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update "stowhand".limits l
+    set held_until = h.until
+    from (
+      select n.name, max(_at + s.seconds * interval '1 second') as until
+      from unnest(_tasks, _seconds) as s(task, seconds)
+        join "stowhand".task_limits t on t.task = s.task
+        cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+      where n.name is not null
+      group by n.name order by n.name) h
+    where l.name = h.name and (l.held_until is null or l.held_until < h.until)
+$$;
+
 CREATE FUNCTION stowhand.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2326,18 +2504,28 @@ CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone D
 declare
   _at timestamptz := "stowhand".at(_now);
   _earliest timestamptz;
+  _closed record;
 begin
   if exists (select from "stowhand".pauses) then
     _tasks := "stowhand".unpaused(_tasks);
     _excluded := "stowhand".with_paused(_excluded);
   end if;
-  _earliest := "stowhand".free_due(_tasks, _queues, _excluded, _at);
-  if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, "stowhand".serial_due(_tasks, _queues, _excluded, _at),
-      (select min(j.run_at) from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
-          and "stowhand".takes(_queues, _excluded, j.queue)));
-    if exists (select from "stowhand".expiring) then _earliest := least(_earliest, "stowhand".next_expiry()); end if;
+  if exists (select from "stowhand".task_limits) then
+    for _closed in
+      select c.opens_at, array_agg(c.task) as tasks from "stowhand".closed_tasks(_at) c
+      where c.opens_at < 'infinity' and (_tasks is null or c.task = any(_tasks)) group by c.opens_at
+    loop
+      _earliest := least(_earliest, (
+        select greatest(d.due, _closed.opens_at)
+        from "stowhand".earliest_due(_closed.tasks, _queues, _excluded, _at) as d(due) where d.due is not null));
+    end loop;
+    _tasks := "stowhand".open_tasks(_tasks, _at);
+  end if;
+  if cardinality(_tasks) > 0 or _tasks is null then
+    _earliest := least(_earliest, "stowhand".earliest_due(_tasks, _queues, _excluded, _at));
+  end if;
+  if (_earliest is null or _earliest > _at) and exists (select from "stowhand".expiring) then
+    _earliest := least(_earliest, "stowhand".next_expiry());
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;
@@ -2373,6 +2561,31 @@ CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
     LANGUAGE sql STABLE
     AS $$
   select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
+$$;
+
+CREATE TABLE stowhand.limits (
+    name text NOT NULL,
+    declared jsonb NOT NULL,
+    override jsonb DEFAULT '{}'::jsonb NOT NULL,
+    concurrency integer GENERATED ALWAYS AS ((COALESCE((override ->> 'concurrency'::text), (declared ->> 'concurrency'::text)))::integer) STORED,
+    rate integer GENERATED ALWAYS AS ((COALESCE((override ->> 'rate'::text), (declared ->> 'rate'::text)))::integer) STORED,
+    rate_seconds double precision GENERATED ALWAYS AS ((COALESCE((override ->> 'rate_seconds'::text), (declared ->> 'rate_seconds'::text)))::double precision) STORED,
+    burst integer GENERATED ALWAYS AS ((COALESCE((override ->> 'burst'::text), (declared ->> 'burst'::text)))::integer) STORED,
+    next_start timestamp with time zone,
+    held_until timestamp with time zone,
+    CONSTRAINT name_length CHECK (((length(name) >= 1) AND (length(name) <= 128))),
+    CONSTRAINT values_in_range CHECK (((concurrency >= 0) AND (rate >= 1) AND (rate_seconds > (0)::double precision) AND (burst >= 1)))
+)
+WITH (fillfactor='70');
+
+CREATE FUNCTION stowhand.next_start(_limit stowhand.limits, _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when _limit.rate is null then null
+    when _limit.next_start > _at
+      + (coalesce(_limit.burst, 1) * _limit.rate_seconds / _limit.rate + 0.001) * interval '1 second' then _at
+    else greatest(_limit.next_start, _at) end
 $$;
 
 CREATE FUNCTION stowhand.note_app_version(_version text, _at timestamp with time zone) RETURNS void
@@ -2428,6 +2641,17 @@ begin
   end if;
   perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
+end $$;
+
+CREATE FUNCTION stowhand.open_tasks(_tasks text[], _at timestamp with time zone) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _closed text[] := array(select c.task from "stowhand".closed_tasks(_at) c);
+begin
+  if cardinality(_closed) = 0 then return _tasks; end if;
+  return array(select t.task from unnest(coalesce(_tasks, "stowhand".waiting_tasks())) with ordinality as t(task, place)
+               where t.task <> all(_closed) order by t.place);
 end $$;
 
 CREATE FUNCTION stowhand.pause_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
@@ -2811,7 +3035,7 @@ begin
   return _now;
 end $$;
 
-CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
+CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2828,7 +3052,8 @@ declare
   _due double precision;
 begin
   return query select * from "stowhand".claim(
-    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded);
+    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded,
+    _free => _free, _rooms => _rooms);
   if found then return; end if;
   _due := "stowhand".next_due(_tasks, _now, _queues, _excluded);
   id := -1;
@@ -3029,6 +3254,13 @@ begin
   end if;
   return array(select distinct q.queue from unnest(_queues) as q(queue) where _excluded is null or q.queue <> all(_excluded));
 end $$;
+
+CREATE FUNCTION stowhand.rate_opens_at(_limit stowhand.limits, _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  select "stowhand".next_start(_limit, _at)
+    - (coalesce(_limit.burst, 1) - 1) * _limit.rate_seconds / _limit.rate * interval '1 second'
+$$;
 
 CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -3285,6 +3517,18 @@ begin
   return new;
 end $$;
 
+CREATE FUNCTION stowhand.reset_limit(limit_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  update "stowhand".limits l set override = '{}', held_until = null
+    where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
+  if found then perform "stowhand".wake(); end if;
+  return found;
+end $$;
+
 CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3494,6 +3738,28 @@ begin
   return _best;
 end $$;
 
+CREATE FUNCTION stowhand.set_limit(limit_name text, concurrency integer DEFAULT NULL::integer, rate integer DEFAULT NULL::integer, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _new constant jsonb := jsonb_strip_nulls(jsonb_build_object(
+    'concurrency', concurrency, 'rate', rate, 'rate_seconds', extract(epoch from per), 'burst', burst));
+  _declared jsonb;
+begin
+  select l.declared into _declared from "stowhand".limits l where l.name = limit_name for update;
+  if not found then
+    raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
+  elsif concurrency is not null and not _declared ? 'concurrency' then
+    raise exception 'Limit % has no concurrency: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif (rate is not null or per is not null or burst is not null) and not _declared ? 'rate' then
+    raise exception 'Limit % has no rate: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  end if;
+  update "stowhand".limits l set override = l.override || _new where l.name = limit_name;
+  perform "stowhand".wake();
+end $$;
+
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3517,6 +3783,7 @@ begin
   _done := "stowhand".complete(_ids, _tokens, _keep, _at);
   settled := _done.mine;
   return next;
+  if _done.limits is not null then perform "stowhand".wake_for_limits(_done.limits, _at); end if;
   if _done.names is null then return; end if;
   if not exists (select from "stowhand".dead_tokens d where d.token = _token) then
     _heads := "stowhand".successors(_done.names, _limit, _tasks, _forbidden, _queues, _excluded, _at);
@@ -3542,7 +3809,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.settle_attempts(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
+CREATE FUNCTION stowhand.settle_attempts(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _holds boolean[] DEFAULT NULL::boolean[]) RETURNS TABLE(id bigint, token uuid, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3572,6 +3839,12 @@ begin
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
+  if true = any(_holds) then
+    perform "stowhand".hold_limits(array_agg(j.task), array_agg(h.delay), _at)
+      from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
+        select l.task from "stowhand".live l where l.id = h.id offset 0) j
+      where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
+  end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
@@ -3592,6 +3865,7 @@ declare
 begin
   _done := "stowhand".complete(_ids, _tokens, _keep, _at);
   if _done.names is not null then perform "stowhand".free_serials(_done.names, _at); end if;
+  if _done.limits is not null then perform "stowhand".wake_for_limits(_done.limits, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
@@ -3602,6 +3876,21 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.lease_until, _job.state, coalesce(_job.queue, 'default'), _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text)::"stowhand".jobs
+$$;
+
+CREATE FUNCTION stowhand.slots_held(_ids bigint[]) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array_agg(j.limit_name) from unnest(_ids) as f(id) cross join lateral (
+    select l.limit_name from "stowhand".live l
+    where l.id = f.id and l.limit_slot is not null and l.worker is not null offset 0) j
+$$;
+
+CREATE FUNCTION stowhand.starts_allowed(_limit stowhand.limits, _at timestamp with time zone) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$
+  select greatest(floor(coalesce(_limit.burst, 1) + 1e-6
+    - extract(epoch from "stowhand".next_start(_limit, _at) - _at) * _limit.rate / _limit.rate_seconds), 0)::int
 $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS bigint[]
@@ -3619,6 +3908,11 @@ begin
     if cardinality(_tasks) = 0 or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
       return _heads;
     end if;
+  end if;
+  -- Jobs of a task with limits are left to the next claim.
+  if exists (select from "stowhand".task_limits) then
+    _tasks := "stowhand".unlimited_tasks(_tasks);
+    if cardinality(_tasks) = 0 then return _heads; end if;
   end if;
   for _name in
     select q.name from "stowhand".serials q
@@ -3772,6 +4066,13 @@ CREATE FUNCTION stowhand.total_throughput(_begins timestamp with time zone[], _s
     on conflict (seconds, begins, task, writer) do update set tally = excluded.tally
 $$;
 
+CREATE FUNCTION stowhand.unlimited_tasks(_tasks text[]) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select t.task from unnest(coalesce(_tasks, "stowhand".waiting_tasks())) with ordinality as t(task, place)
+               where not exists (select from "stowhand".task_limits l where l.task = t.task) order by t.place)
+$$;
+
 CREATE FUNCTION stowhand.unlock_all(_workers text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3848,6 +4149,23 @@ CREATE FUNCTION stowhand.wake() RETURNS void
     AS $$
   select pg_catalog.pg_notify('stowhand:wake', '')
 $$;
+
+CREATE FUNCTION stowhand.wake_for_limits(_names text[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if exists (
+    select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
+      join "stowhand".limits l on l.name = f.name
+      cross join lateral (
+        select count(*) as used from "stowhand".live j
+        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      join "stowhand".task_limits t on t.concurrency = f.name
+    where u.used + f.freed >= l.concurrency and "stowhand".earliest_due(array[t.task], null, null, _at) <= _at)
+  then
+    perform "stowhand".wake();
+  end if;
+end $$;
 
 CREATE FUNCTION stowhand.walk_names(_tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _but text[], _most integer, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint) RETURNS text[]
     LANGUAGE plpgsql
@@ -4229,6 +4547,13 @@ CREATE TABLE stowhand.settings (
     CONSTRAINT one_row CHECK (only_row)
 );
 
+CREATE TABLE stowhand.task_limits (
+    task text NOT NULL,
+    concurrency text,
+    rate text,
+    CONSTRAINT has_a_limit CHECK (((concurrency IS NOT NULL) OR (rate IS NOT NULL)))
+);
+
 CREATE TABLE stowhand.task_queues (
     task text NOT NULL,
     queue text NOT NULL,
@@ -4330,6 +4655,9 @@ ALTER TABLE ONLY stowhand.history
 ALTER TABLE ONLY stowhand.history_default
     ADD CONSTRAINT history_default_pkey PRIMARY KEY (id, finished_at);
 
+ALTER TABLE ONLY stowhand.limits
+    ADD CONSTRAINT limits_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY stowhand.live
     ADD CONSTRAINT live_pkey PRIMARY KEY (id);
 
@@ -4341,6 +4669,9 @@ ALTER TABLE ONLY stowhand.serials
 
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
+
+ALTER TABLE ONLY stowhand.task_limits
+    ADD CONSTRAINT task_limits_pkey PRIMARY KEY (task);
 
 ALTER TABLE ONLY stowhand.task_queues
     ADD CONSTRAINT task_queues_pkey PRIMARY KEY (task);
@@ -4398,6 +4729,8 @@ CREATE INDEX live_in_serial ON stowhand.live USING btree (serial, task, priority
 
 CREATE UNIQUE INDEX live_key ON stowhand.live USING btree (key) WHERE (key IS NOT NULL);
 
+CREATE UNIQUE INDEX live_limit_slots ON stowhand.live USING btree (limit_name, limit_slot) WHERE ((limit_slot IS NOT NULL) AND (worker IS NOT NULL));
+
 CREATE INDEX live_processing ON stowhand.live USING btree (id) WHERE (state = 'processing'::text);
 
 CREATE INDEX live_ready ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NULL) AND (resets < 2));
@@ -4437,3 +4770,9 @@ ALTER TABLE ONLY stowhand.flow_lists
 
 ALTER TABLE ONLY stowhand.flow_lookups
     ADD CONSTRAINT flow_lookups_id_fkey FOREIGN KEY (id) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY stowhand.task_limits
+    ADD CONSTRAINT task_limits_concurrency_fkey FOREIGN KEY (concurrency) REFERENCES stowhand.limits(name);
+
+ALTER TABLE ONLY stowhand.task_limits
+    ADD CONSTRAINT task_limits_rate_fkey FOREIGN KEY (rate) REFERENCES stowhand.limits(name);

@@ -31,6 +31,7 @@ Most programs need the names of this module only. Others are in modules by topic
     stowhand.events      what a worker reports
     stowhand.retry       backoff
     stowhand.outcomes    Complete, Outcome
+    stowhand.limits      how many jobs of a task run and start, over all workers
     stowhand.query       which jobs to list, search and change
     stowhand.handler     protocols for your own handlers and middleware
     stowhand.table       your own table as a queue
@@ -98,6 +99,7 @@ _NAMES_OF_OTHER_MODULES = {
     " StoreTooSlow StoreUnreachable TableUnsuitable UndecodablePayload UnknownJob UnknownTask",
     "flows": "Flow FlowJob FlowWorker",
     "handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
+    "limits": "Concurrency Rate RateLimited",
     "observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "outcomes": "Complete Outcome",
     "query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",

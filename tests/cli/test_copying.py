@@ -16,6 +16,7 @@ import psycopg
 
 from stowhand import App, Job, NewJob, State
 from stowhand.jobs import job_copies
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from tests.support import subprocesses
 
@@ -40,9 +41,9 @@ JOBS = [job(payload, key=f"k'$1\\ {name}") for name, payload in PAYLOADS.items()
     job("{}", task="--plain", serial=None, priority=0),
     job("{}", task="--plain", queue="-q'", serial=None),
 ]
-DECLARED = {one.task: "declared" for one in JOBS}
+DECLARED = TaskDeclarations({one.task: "declared" for one in JOBS})
 """The queue of each task, as a worker has declared it: a copy of a job of another queue stays in that."""
-WORKER = WorkerDescription("w1", "host", 1, "1", tuple(DECLARED), 4)
+WORKER = WorkerDescription("w1", "host", 1, "1", tuple(DECLARED.queues), 4)
 FLAGS = ("red's", "-b")
 
 

@@ -15,6 +15,7 @@ from stowhand.cli.doctor import Server, examine_server, examine_waiting, examine
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import ALL_QUEUES, Queues
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.counts import BoundedCount, Figures, LiveCounts
 from stowhand.protocols.operator import WorkerDescription, WorkerRow
 from stowhand.protocols.queue_store import Reschedule
@@ -227,7 +228,7 @@ async def waiting(*cards: WorkerDescription) -> list[str]:
         await store.admin.reschedule_jobs(jobs, Reschedule(run_at=past))
         heartbeats = store.heartbeats()
         for card in cards:
-            await heartbeats.worker_seen(card, {})
+            await heartbeats.worker_seen(card, NO_DECLARATIONS)
         await heartbeats.close()
         return [finding.text for finding in await examine_waiting(store, await read_stats(store))]
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
@@ -73,7 +74,7 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("hello",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("hello",), 4), NO_DECLARATIONS)
         await heartbeats.close()
 
     with_store(f"sqlite:///{folder}/stowhand.db", show_worker)

@@ -16,6 +16,7 @@ import pytest
 from stowhand.cli.stats import Stats, read_stats, stats_lines
 from stowhand.cli.top import pause_after
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.counts import BoundedCount, Figures, LiveCounts
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
@@ -97,7 +98,7 @@ def test_with_more_running_jobs_than_counted_no_worker_counts_as_idle(
         assert isinstance(workers, WorkerList)
         for name in ("busy", "unseen"):
             card = WorkerDescription(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1)
-            await workers.worker_seen(card, {})
+            await workers.worker_seen(card, NO_DECLARATIONS)
         await store.claim(ClaimRequest(worker="busy", token=str(uuid.uuid4()), limit=3, lease=30.0))
         return await read_stats(store)
 

@@ -10,6 +10,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.flow_tables import PARKED_FLAG
 from stowhand.protocols.operator import Reason, WorkerDescription, WorkerList
 from tests.contract.needs import needs
@@ -40,7 +41,7 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
 
 async def seen(harness: StoreHarness, description: WorkerDescription = CARD) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(description, {})
+    await harness.heartbeats.worker_seen(description, NO_DECLARATIONS)
 
 
 async def test_an_unknown_job_has_no_explanation(harness: StoreHarness) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.counts import MAX_EXACT_COUNT, MAX_EXACT_COUNT_FOR_METRICS, BoundedCount
 from stowhand.protocols.operator import (
     MAX_SHOWN_WORKERS,
@@ -30,7 +31,7 @@ CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("a", 
 
 async def see(harness: StoreHarness, **details: object) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(msgspec.structs.replace(CARD, **details), {})
+    await harness.heartbeats.worker_seen(msgspec.structs.replace(CARD, **details), NO_DECLARATIONS)
 
 
 async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:

@@ -10,6 +10,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
+from stowhand.jobs.task_limits import NO_DECLARATIONS, TaskDeclarations
 from stowhand.protocols.counts import Pauses
 from stowhand.protocols.operator import LOST_WORKER_RETENTION_SECONDS, QueueChange, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import JobFilter, Reschedule
@@ -189,7 +190,7 @@ async def test_a_resumed_queue_wakes_a_worker(harness: StoreHarness) -> None:
 async def test_a_producer_that_names_no_queue_gets_the_one_that_a_worker_declared(harness: StoreHarness) -> None:
     roll = harness.heartbeats
     assert isinstance(roll, WorkerList)
-    await roll.worker_seen(CARD, {"t": "mail", "u": "default"})
+    await roll.worker_seen(CARD, TaskDeclarations({"t": "mail", "u": "default"}))
     assert [(await harness.add(task)).queue for task in ("t", "u", "v")] == ["mail", "default", "default"]
     assert (await harness.add(queue="default")).queue == "default"
     (one, two) = await harness.store.jobs.add_jobs([NewJob(task="t"), NewJob(task="t", key="k", queue="bulk")])
@@ -207,17 +208,17 @@ async def test_the_queue_of_a_task_is_what_the_worker_that_started_last_has_decl
     old, new = harness.heartbeats, harness.another_heartbeats(harness.store)
     assert isinstance(old, WorkerList)
     assert isinstance(new, WorkerList)
-    await old.worker_seen(CARD, {"t": "mail"})
-    await new.worker_seen(msgspec.structs.replace(CARD, name="w2"), {"t": "default"})
-    await old.worker_seen(CARD, {"t": "mail"})
+    await old.worker_seen(CARD, TaskDeclarations({"t": "mail"}))
+    await new.worker_seen(msgspec.structs.replace(CARD, name="w2"), TaskDeclarations({"t": "default"}))
+    await old.worker_seen(CARD, TaskDeclarations({"t": "mail"}))
     assert (await harness.add()).queue == "default", "an older worker that still runs declares nothing more"
     await harness.pass_time(LOST_WORKER_RETENTION_SECONDS + 1)
     await harness.heartbeats.maintain()
-    await old.worker_seen(CARD, {"t": "mail"})
+    await old.worker_seen(CARD, TaskDeclarations({"t": "mail"}))
     assert (await harness.add()).queue == "default", "nor one that was away for so long that it is listed anew"
     again = harness.another_heartbeats(harness.store)
     assert isinstance(again, WorkerList)
-    await again.worker_seen(CARD, {"t": "bulk"})
+    await again.worker_seen(CARD, TaskDeclarations({"t": "bulk"}))
     assert (await harness.add()).queue == "bulk", "a worker that starts under a known name declares them"
 
 
@@ -225,7 +226,7 @@ async def test_the_queue_of_a_task_is_what_the_worker_that_started_last_has_decl
 async def test_an_explanation_names_a_queue_that_no_worker_serves(harness: StoreHarness) -> None:
     roll = harness.heartbeats
     assert isinstance(roll, WorkerList)
-    await roll.worker_seen(msgspec.structs.replace(CARD, queues=Queues(None, ("bulk",))), {})
+    await roll.worker_seen(msgspec.structs.replace(CARD, queues=Queues(None, ("bulk",))), NO_DECLARATIONS)
     job = await harness.add(queue="bulk")
     explanation = await harness.store.inspect.explain(job.id)
     assert explanation is not None
@@ -259,7 +260,8 @@ async def test_a_queue_is_known_from_jobs_workers_tasks_and_pauses(harness: Stor
     roll, inspect = harness.heartbeats, harness.store.inspect
     assert [row.name for row in await inspect.queues()] == ["default"]
     assert isinstance(roll, WorkerList)
-    await roll.worker_seen(msgspec.structs.replace(CARD, queues=Queues(("mail", "default"))), {"t": "bulk"})
+    card = msgspec.structs.replace(CARD, queues=Queues(("mail", "default")))
+    await roll.worker_seen(card, TaskDeclarations({"t": "bulk"}))
     await harness.store.operate.pause_queue("night")
     await harness.add(queue="other")
     rows = {row.name: row for row in await inspect.queues()}

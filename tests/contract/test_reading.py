@@ -11,6 +11,7 @@ import pytest
 
 from stowhand.errors import SchemaMissing, StoreRefused, StoreTooSlow
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.operator import Ages, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.search import Search
@@ -62,7 +63,9 @@ async def populate(harness: StoreHarness) -> None:
     for state in STATES:
         await harness.in_state(state, serial=None if state is State.PROCESSING else f"q{state}")
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(WorkerDescription("w1", "h", 1, "1", ("a",), 4, app_version="2.0"), {})
+    await harness.heartbeats.worker_seen(
+        WorkerDescription("w1", "h", 1, "1", ("a",), 4, app_version="2.0"), NO_DECLARATIONS
+    )
 
 
 async def test_every_question_is_answered_as_to_everybody(harness: StoreHarness) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount
 from stowhand.protocols.operator import (
     LOST_WORKER_RETENTION_SECONDS,
@@ -31,23 +32,23 @@ def roll(harness: StoreHarness) -> WorkerList:
 
 async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> None:
     started = harness.now
-    await roll(harness).worker_seen(CARD, {})
+    await roll(harness).worker_seen(CARD, NO_DECLARATIONS)
     await harness.pass_time(30)
     stopping = msgspec.structs.replace(CARD, tasks=None, stopping=True, abandoned_threads=3, blocked=True)
-    await roll(harness).worker_seen(stopping, {})
+    await roll(harness).worker_seen(stopping, NO_DECLARATIONS)
     (row,) = await harness.store.inspect.workers()
     assert (row.description, row.started_at, row.seen_at, row.is_alive) == (stopping, started, harness.now, True)
 
 
 async def test_a_deregistered_worker_is_not_listed(harness: StoreHarness) -> None:
-    await roll(harness).worker_seen(CARD, {})
+    await roll(harness).worker_seen(CARD, NO_DECLARATIONS)
     await roll(harness).worker_gone("w1")
     await roll(harness).worker_gone("never seen")
     assert list(await harness.store.inspect.workers()) == []
 
 
 async def test_a_worker_that_does_not_deregister_is_lost_and_removed_after_a_day(harness: StoreHarness) -> None:
-    await roll(harness).worker_seen(CARD, {})
+    await roll(harness).worker_seen(CARD, NO_DECLARATIONS)
     await harness.pass_time(WORKER_TIMEOUT_SECONDS - 1)
     assert [row.is_alive for row in await harness.store.inspect.workers()] == [True]
     await harness.pass_time(2)
@@ -61,7 +62,7 @@ async def test_a_worker_that_does_not_deregister_is_lost_and_removed_after_a_day
 
 async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarness) -> None:
     empty = WorkerDescription(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
-    await roll(harness).worker_seen(empty, {})
+    await roll(harness).worker_seen(empty, NO_DECLARATIONS)
     (row,) = await harness.store.inspect.workers()
     assert row.description == empty
 

@@ -66,7 +66,7 @@ def test_the_help_of_the_package_shows_a_program() -> None:
 
 
 def test_a_name_of_another_module_gets_its_path() -> None:
-    topics = ("errors", "handler", "observe", "outcomes", "query", "remote", "retry", "stores.api", "table")
+    topics = ("errors", "handler", "limits", "observe", "outcomes", "query", "remote", "retry", "stores.api", "table")
     for module, name in [(topic, name) for topic in topics for name in PUBLIC[f"stowhand.{topic}"].split()]:
         with pytest.raises(ImportError) as raised:
             exec(f"from stowhand import {name}")
@@ -193,6 +193,7 @@ def test_a_setting_has_the_same_name_everywhere_in_python() -> None:
             "give_up_on",
             "key",
             "key_mode",
+            "limits",
             "max_attempts",
             "max_resets",
         ),

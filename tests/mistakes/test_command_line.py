@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand, call, folder
@@ -127,7 +128,7 @@ def test_a_misspelled_task_is_answered_with_the_nearest(
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("send",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("send",), 4), NO_DECLARATIONS)
         await heartbeats.close()
 
     call("migrate")

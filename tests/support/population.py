@@ -16,6 +16,7 @@ from stowhand.clock import wall_clock
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, settle
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
@@ -72,13 +73,13 @@ async def populate(store: QueueStore, clock: FakeClock) -> int:
             await heartbeats.write_throughput("host-a:1:x", _counted(clock.now(), minute))
             for card in _cards("2.9.0" if minute <= 30 else "2.8.1"):
                 if minute > 20 or card.host != "host-c":
-                    await heartbeats.worker_seen(card, {})
+                    await heartbeats.worker_seen(card, NO_DECLARATIONS)
             await _work(store, clock, chance, minute)
         running = await _standing(store, clock)
         await _to(clock, 0)
         for card in _cards("2.9.0"):
             if card.host != "host-c":
-                await heartbeats.worker_seen(card, {})
+                await heartbeats.worker_seen(card, NO_DECLARATIONS)
         notes = [(0.62, "page 310 of 500"), (0.18, "reading orders"), (0.0, "waiting for the printer")]
         await heartbeats.keep_progress(
             [Progress(claim.lease, done, text) for claim, (done, text) in zip(running, notes, strict=False)], 60.0

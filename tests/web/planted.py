@@ -8,6 +8,7 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
@@ -48,9 +49,8 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
     if isinstance(beats, ProgressKeeper):
         await beats.keep_progress([Progress(lease, 0.5, text)], 5.0)
     if isinstance(beats, WorkerList):
-        await beats.worker_seen(
-            WorkerDescription(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)), {}
-        )
+        card = WorkerDescription(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",))
+        await beats.worker_seen(card, NO_DECLARATIONS)
     await beats.close()
     await add(**lasting)
     await store.operate.pause_serial(serial)

@@ -11,6 +11,7 @@ import pytest
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
@@ -64,7 +65,7 @@ async def test_a_task_shows_its_rate_its_failures_and_its_workers(store_at: Stor
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, ThroughputKeeper)
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("busy",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("busy",), 4), NO_DECLARATIONS)
         minute = int((await store.timetable.now()).timestamp()) // 60
         tally = OutcomeCounts(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
         await heartbeats.write_throughput("w1", [TaskMinute(minute, "busy", tally)])
@@ -115,7 +116,7 @@ async def test_a_worker_shows_its_host_and_its_jobs(store_at: Stores) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
         card = WorkerDescription("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
-        await heartbeats.worker_seen(card, {})
+        await heartbeats.worker_seen(card, NO_DECLARATIONS)
         await heartbeats.close()
         job = await store.jobs.enqueue(NewJob(task="a"))
         await store.claim(ClaimRequest(worker="w1", token=new_token(), limit=1, lease=60.0))
@@ -136,9 +137,9 @@ async def test_attention_items_come_first() -> None:
         await store.jobs.enqueue(NewJob(task="t", serial=name))
     await store.operate.pause_serial("c")
     await store.admin.permanently_fail_jobs([2])
-    await beats.worker_seen(WorkerDescription("b", "host", 1, "1", None, 4), {})
+    await beats.worker_seen(WorkerDescription("b", "host", 1, "1", None, 4), NO_DECLARATIONS)
     await clock.advance(timedelta(minutes=5).total_seconds())
-    await beats.worker_seen(WorkerDescription("a", "host", 1, "1", None, 4), {})
+    await beats.worker_seen(WorkerDescription("a", "host", 1, "1", None, 4), NO_DECLARATIONS)
     for path, part, names in (("queues", "serials", "cba"), ("workers", "workers", "ba")):
         page = await PageReader(store).page(f"/{path}")
         assert "".join(cells(page, f"{part}-{number + 1}")[0][0] for number in range(len(names))) == names
@@ -169,7 +170,7 @@ async def test_pages_stay_small_with_many_rows_and_long_names(
         card = WorkerDescription(
             name("worker", number), name("host", number)[:60], 7, "1", tuple(tasks), 8, app_version="2.9.0"
         )
-        await beats.worker_seen(card, {})
+        await beats.worker_seen(card, NO_DECLARATIONS)
         await store.claim(ClaimRequest(worker=card.name, token=new_token(), limit=4, lease=60.0))
     for one in range(60):
         tally = OutcomeCounts(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, Heartbeats
@@ -48,7 +49,7 @@ async def test_each_attention_item_links_to_its_jobs(store_at: Stores) -> None:
         await store.operate.pause_task("resize")
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, WorkerList)
-            await heartbeats.worker_seen(CARD, {})
+            await heartbeats.worker_seen(CARD, NO_DECLARATIONS)
         visitor = PageReader(store)
         page, waiting = await visitor.page("/"), "state=queued&state=errored"
         assert lines(page) == [
@@ -92,7 +93,7 @@ async def test_throughput_is_drawn_and_the_outlook_estimates_the_rest(store_at: 
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, ThroughputKeeper)
             assert isinstance(heartbeats, WorkerList)
-            await heartbeats.worker_seen(CARD, {})
+            await heartbeats.worker_seen(CARD, NO_DECLARATIONS)
             tally = OutcomeCounts(ok=60, retry=3, waits={20: 60}, runs={15: 60})
             await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
         page = await PageReader(store).page("/")
@@ -143,7 +144,7 @@ async def test_a_serial_key_held_for_long_links_to_its_job() -> None:
 async def test_a_lost_worker_is_named() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
-    await store.heartbeats().worker_seen(CARD, {})
+    await store.heartbeats().worker_seen(CARD, NO_DECLARATIONS)
     await clock.advance(timedelta(minutes=5).total_seconds())
     assert lines(await PageReader(store).page("/"))[0] == ("Worker worker-1 on host was lost", "/workers")
 

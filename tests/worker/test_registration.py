@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib import metadata
 from typing import NoReturn
 
@@ -11,6 +10,7 @@ import pytest
 
 import stowhand
 from stowhand.events import StoreCallFailed, StoreRecovered
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.operator import WORKER_UPDATE_INTERVAL_SECONDS, WorkerDescription
 from stowhand.testing import FakeClock
 from stowhand.worker.reports import RETRY_DELAY_SECONDS
@@ -20,9 +20,9 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
-    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, declarations: TaskDeclarations) -> None:
         self._faulty.before("worker_seen", description)
-        await super().worker_seen(description, task_queues)
+        await super().worker_seen(description, declarations)
 
     async def check_writable(self) -> None:
         self._faulty.before("check_writable")

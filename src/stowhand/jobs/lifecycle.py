@@ -221,6 +221,29 @@ class Snooze(RaisableOutcome):
         return f"again in {format_duration(self.delay)}"
 
 
+class RateLimited(Snooze):
+    """The other side has refused a call (HTTP 429): start no job of this task's limits for some time.
+
+    Raise it in a task with ``limits``: the limits in the store start nothing for ``for_``, and this job is due again
+    after that. The attempt is not counted.
+
+    Example:
+        raise RateLimited(for_=float(response.headers["Retry-After"]))
+
+    """
+
+    __match_args__ = ("for_",)
+
+    def __init__(self, for_: Duration) -> None:
+        """Create the outcome. ``for_``: seconds, a timedelta or a phrase. Raises ValueError."""
+        super().__init__(for_)
+
+    @property
+    def for_(self) -> float:
+        """Seconds for which the limits start nothing."""
+        return self.delay
+
+
 class Cancel(RaisableOutcome):
     """Cancellation of the job by its handler."""
 
@@ -270,6 +293,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
     error_class: str | None = None
     """For ``errored`` and ``failed``: as in ``FailedAttempt``, at most 200 characters."""
+    holds_limits: bool = False
+    """For ``queued``: the limits of the job's task start no job for ``delay`` (``RateLimited``)."""
 
 
 COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
@@ -316,6 +341,8 @@ def settle(
         case Fail(error, poison, payload, error_class):
             attempt_outcome = AttemptOutcome.POISON if poison else AttemptOutcome.FAILED
             return Settlement(State.FAILED, attempt_outcome, error=error, payload=payload, error_class=error_class)
+        case RateLimited(delay):
+            return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True, holds_limits=True)
         case Snooze(delay):
             return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True)
         case Cancel(reason):

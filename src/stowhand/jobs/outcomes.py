@@ -11,7 +11,7 @@ from typing import Any
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.failed_attempts import MAX_ERROR_CLASS_CHARACTERS, class_path, error_title
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, RateLimited, Retry, Snooze
 from stowhand.jobs.text import MAX_ERROR_BYTES, clean
 
 MAX_SEARCHED_ERROR_BYTES = 1024 * 1024
@@ -50,6 +50,8 @@ def _safe_outcome(value: object) -> Outcome:
             return Fail(message, poison, remaining_payload, _clean_error_class(error_class))
         case Cancel(reason):
             return Cancel(_safe_text(reason, "canceled"))
+        case RateLimited(delay):
+            return RateLimited(delay)
         case Snooze(delay):
             return Snooze(delay)
         case type() if issubclass(value, OUTCOMES):

@@ -122,9 +122,17 @@ def handler(function: Function[S]) -> Handler[S]:
 _HOOK_ARGUMENTS = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
 _SYNCHRONOUS_HOOKS = ("policy", "encode", "retryable")
 """Hooks that are not awaited."""
-HOOK_NAMES = ("pre_handle", "post_handle", *_HOOK_ARGUMENTS, "on_enqueue", "resources", "task_queues")
-"""Optional members of a handler. An App sets the last three: a conversion of ``enqueue_after`` jobs, the resources of
-its tasks, and their queues."""
+HOOK_NAMES = (
+    "pre_handle",
+    "post_handle",
+    *_HOOK_ARGUMENTS,
+    "on_enqueue",
+    "resources",
+    "declarations",
+    "limits_per_worker",
+)
+"""Optional members of a handler. An App sets the last four: a conversion of ``enqueue_after`` jobs, the resources of
+its tasks, what they declare for the store, and their limits in each worker."""
 
 
 def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:

@@ -7,7 +7,7 @@ WorkerList    a part of its heartbeats: workers register themselves
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.counts import BoundedCount
 
 PURGE_TASK = limits.PURGE_TASK
@@ -258,15 +259,15 @@ class Operator(Protocol):
 class WorkerList(Protocol):
     """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
-    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, declarations: TaskDeclarations) -> None:
         """Register the worker, or update its entry.
 
-        ``task_queues`` has the declared queue of each task. The first call of these heartbeats stores them, so the
-        version of the application that started last wins.
+        The first call of these heartbeats stores the declarations of its tasks, so the version of the application that
+        started last wins.
         """
 
-    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Store the queue of each task, for producers that do not know the task."""
+    async def declare_tasks(self, declarations: TaskDeclarations) -> None:
+        """Store the queues of tasks, for producers that do not know them, and their limits, which all workers obey."""
 
     async def worker_gone(self, name: str) -> None:
         """Deregister a worker. No effect if it is not registered."""

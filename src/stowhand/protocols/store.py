@@ -67,6 +67,11 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[Any, ...] = ()
     """Conditions that all must hold: ``Where``, ``Sql``, or expressions of the store's driver. A store that supports
     none raises ConfigurationError."""
+    free_slots: int | None = None
+    """Number of jobs that the worker starts at once, of ``limit``; the others are claimed ahead. ``None``: all. Jobs
+    with a rate are claimed only for free slots."""
+    task_rooms: Mapping[str, int] = {}
+    """For tasks with a limit in each worker: the number of jobs that this worker may still claim."""
     own_leases: tuple[Lease, ...] | None = None
     """The leases that the worker renews. If no job is due, ``Store.foreign`` reports others. ``None``: no report."""
 

@@ -25,6 +25,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
+from stowhand.jobs.task_limits import LimitValues, TaskLimits
 from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Failures
 
@@ -65,6 +66,10 @@ class RemoteClaimRequest(Message, frozen=True):
     """The queues whose jobs to claim."""
     suspects: bool = False
     conditions: tuple[Where, ...] = ()
+    free_slots: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """How many of the records the worker starts at once; ``None``: all. Jobs with a rate are not claimed ahead."""
+    task_rooms: Annotated[dict[str, Annotated[int, msgspec.Meta(ge=0)]], ITEM_LIMIT] = {}
+    """For tasks with a limit in each worker: the number of jobs that this worker may still claim."""
 
 
 class ClaimedRecord(Message, frozen=True):
@@ -160,16 +165,21 @@ class SettleReply(Message, frozen=True, omit_defaults=True):
     differences: tuple[Difference, ...] = ()
 
 
-class QueuesRequest(Message, frozen=True):
-    """Queues that the tasks of a starting worker declare."""
+class TasksRequest(Message, frozen=True, omit_defaults=True):
+    """Queues and limits that the tasks of a starting worker declare."""
 
-    task_queues: Annotated[dict[str, str], ITEM_LIMIT]
+    queues: Annotated[dict[str, str], ITEM_LIMIT]
     """Queue by task, for jobs whose producer names no queue and does not know the task."""
+    tasks: Annotated[dict[str, TaskLimits], ITEM_LIMIT] = {}
+    """The names of the limits of each task that has some."""
+    limits: Annotated[dict[str, LimitValues], ITEM_LIMIT] = {}
+    """The values of these limits, by name."""
 
 
-class QueuesReply(Message, frozen=True):
+class TasksReply(Message, frozen=True):
     left_out: tuple[str, ...] = ()
-    """Tasks that were not recorded: the task or its queue is not allowed by the token."""
+    """Tasks that were not recorded: the token does not allow the task, its queue, or the values of a limit that other
+    tasks may share."""
 
 
 class ReleaseRequest(Message, frozen=True):
@@ -359,7 +369,7 @@ PROGRESS_VERB = Verb("progress", "/v1/progress", ProgressRequest, ProgressReply,
 SETTLE_VERB = Verb("settle", "/v1/settle", SettleRequest, SettleReply, (Scope.CLAIM,))
 RESET_VERB = Verb("reset", "/v1/reset", ResetRequest, ResetReply, (Scope.CLAIM,))
 RELEASE_VERB = Verb("release", "/v1/release", ReleaseRequest, ReleaseReply, (Scope.CLAIM,))
-QUEUES_VERB = Verb("queues", "/v1/queues", QueuesRequest, QueuesReply, (Scope.CLAIM,))
+TASKS_VERB = Verb("tasks", "/v1/tasks", TasksRequest, TasksReply, (Scope.CLAIM,))
 LOGS_VERB = Verb("logs", "/v1/logs", LogRequest, LogReply, (Scope.CLAIM,))
 ENQUEUE_VERB = Verb("enqueue", "/v1/enqueue", EnqueueRequest, EnqueueReply, (Scope.ENQUEUE,))
 DUE_VERB = Verb("due", "/v1/due", DueRequest, DueReply, (Scope.CLAIM,))
@@ -372,7 +382,7 @@ FAILURES_VERB: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", Non
 TERMS_VERB: Verb[None, TermsReply] = Verb("terms", "/v1/terms", None, TermsReply)
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    *(CLAIM_VERB, HEARTBEAT_VERB, PROGRESS_VERB, SETTLE_VERB, RESET_VERB, RELEASE_VERB, QUEUES_VERB, LOGS_VERB),
+    *(CLAIM_VERB, HEARTBEAT_VERB, PROGRESS_VERB, SETTLE_VERB, RESET_VERB, RELEASE_VERB, TASKS_VERB, LOGS_VERB),
     *(ENQUEUE_VERB, DUE_VERB, ENDS_VERB, JOB_VERB, TRIES_VERB, FAILURES_VERB, TERMS_VERB),
 )
 """All calls of a lent store, in the order of the page docs/reference/http.md."""

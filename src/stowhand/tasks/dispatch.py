@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.errors import suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import RaisableOutcome, Retry
+from stowhand.jobs.lifecycle import RaisableOutcome, RateLimited, Retry
 from stowhand.jobs.outcomes import from_raised
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.attempt import Attempt
@@ -42,7 +42,8 @@ class TaskHandler:
     ) -> None:
         """``enqueue`` commits a job of ``helpers.add_job``. ``open_resources``: values of the host, by factory."""
         self._registry = registry
-        self.task_queues = registry.queues()
+        self.declarations = registry.declarations()
+        self.limits_per_worker = registry.limits_per_worker()
         self._resources = WorkerResources(
             registry.resources, lambda tasks: self._registry.resources_of(tasks), open_resources
         )
@@ -75,7 +76,9 @@ class TaskHandler:
         try:
             returned = await run(attempt)
         except RaisableOutcome as raised:
-            return from_raised(raised)
+            returned = from_raised(raised)
+        if type(returned) is RateLimited and task not in self.declarations.tasks:
+            return Retry(f"RateLimited: task {task!r} has no limit in the store; declare limits=[…], or raise Snooze")
         if type(returned) is list:
             return await judge_batch(
                 attempt.claim,

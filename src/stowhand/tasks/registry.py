@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Literal, TypedDict, cast
 
@@ -17,6 +17,16 @@ from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import DEFAULT_QUEUE
+from stowhand.jobs.task_limits import (
+    NO_LIMITS,
+    Concurrency,
+    LimitValues,
+    Rate,
+    TaskDeclarations,
+    TaskLimits,
+    merge,
+    read_limits,
+)
 from stowhand.protocols.handler import innermost_function, is_async, not_a_function_reason
 from stowhand.retry import AnyBackoff, resolve_backoff
 from stowhand.tasks.middleware import MiddlewareChain
@@ -63,6 +73,8 @@ class JobRules(TypedDict, total=False):
     unique_period: Duration | None
     """With ``unique``: for this long after its enqueue (seconds, a timedelta, or a phrase: "1h"), a completed job also
     counts, by the store's clock."""
+    limits: Collection[Concurrency | Rate] | None
+    """How many of its jobs run at the same time, and how many start in a period (``stowhand.limits``)."""
     on_failure: Declared | str | None
     """The task, or its name, whose job is enqueued when a job of this task has permanently failed. It takes a
     ``Failure``."""
@@ -87,6 +99,9 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     retry_rules: RetryRules | None = None
     unique: Uniqueness | None = None
     on_failure: OnFailure | None = None
+    limits: TaskLimits = NO_LIMITS
+    limit_values: Mapping[str, LimitValues] = {}
+    """The values of the limits in the store, by name."""
     file: str | None = None
     """File of the task, if it was loaded from a folder."""
     executable: bool = False
@@ -136,6 +151,7 @@ class Registry:
                 " rename one of them"
             )
         self._link_on_failure(definition)
+        self._refuse_other_values(definition)
         self._definitions[definition.name] = definition
 
     def _link_on_failure(self, definition: TaskDefinition) -> None:
@@ -149,6 +165,18 @@ class Registry:
                     other.on_failure.declare(handler, handler.template)
                 except ConfigurationError as error:
                     raise ConfigurationError(f"task {other.name!r}: {error}") from None
+
+    def _refuse_other_values(self, definition: TaskDefinition) -> None:
+        """Raise ConfigurationError if another task declares one of the limits with other values."""
+        for other in self:
+            for name in () if other.name == definition.name else other.limit_values.keys() & definition.limit_values:
+                try:
+                    merge(other.limit_values[name], definition.limit_values[name])
+                except ConfigurationError as error:
+                    raise ConfigurationError(
+                        f"limit {name!r} of the tasks {other.name!r} ({other.origin}) and {definition.name!r}"
+                        f" ({definition.origin}): {error}"
+                    ) from None
 
     def get(self, name: str) -> TaskDefinition:
         """Return the definition of a name. Raises UnknownTask with the nearest name."""
@@ -239,6 +267,18 @@ class Registry:
         """Return the queue of each task."""
         return {definition.name: definition.template.queue or DEFAULT_QUEUE for definition in self}
 
+    def declarations(self) -> TaskDeclarations:
+        """Return what the tasks declare for the store."""
+        values: dict[str, LimitValues] = {}
+        for definition in self:
+            values |= {name: merge(values.get(name), own) for name, own in definition.limit_values.items()}
+        limits_by_task = {definition.name: definition.limits for definition in self if definition.limits.names}
+        return TaskDeclarations(queues=self.queues(), tasks=limits_by_task, limits=values)
+
+    def limits_per_worker(self) -> dict[str, int]:
+        """Return how many jobs of a task run at the same time in each worker, for tasks with such a limit."""
+        return {task.name: task.limits.per_worker for task in self if task.limits.per_worker is not None}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tasks, in the order of their declaration."""
@@ -319,6 +359,7 @@ def _read_definition(
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique computes the keys of the jobs; use key or unique, not both")
+    task_limits, limit_values = read_limits(name, options.get("limits"))
     is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
@@ -333,6 +374,8 @@ def _read_definition(
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
         on_failure=read_on_failure(options.get("on_failure")),
+        limits=task_limits,
+        limit_values=limit_values,
     )
 
 

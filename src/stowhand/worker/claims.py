@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowhand.errors import SchemaError, StoreError
@@ -21,7 +22,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, Reply, SettleAndClaim,
 from stowhand.worker.admission import Permit
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.host import CallTimer
-from stowhand.worker.leases import HeldJob, Leases
+from stowhand.worker.leases import HeldJob, Leases, Phase
 from stowhand.worker.state import WorkerState
 
 Tasks = tuple[str, ...] | None
@@ -54,7 +55,9 @@ class Claims:
     async def claim(self, permit: Permit, tasks: Tasks, *, suspects: bool = False) -> list[HeldJob]:
         """Claim as many jobs of these tasks as permitted, or one suspect. Add them to ``Leases`` and return them."""
         state = self._state
-        if state.is_ending:
+        rooms = self._rooms()
+        tasks = _without_full(tasks, rooms)
+        if state.is_ending or tasks == ():
             return []
         request = ClaimRequest(
             worker=state.worker,
@@ -66,6 +69,8 @@ class Claims:
             queues=state.queues,
             suspects=suspects,
             conditions=permit.conditions,
+            free_slots=max(state.free_slots - len(state.ready), 0),
+            task_rooms=rooms,
             own_leases=None if suspects else self._own_leases(),
         )
         if self._events.wants(ClaimStarted):
@@ -112,8 +117,10 @@ class Claims:
 
     async def next_due(self) -> float | None:
         """Return the seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
+        if (tasks := _without_full(self._state.tasks, self._rooms())) == ():
+            return None
         try:
-            due = await self._store.next_due(self._state.tasks, self._state.queues)
+            due = await self._store.next_due(tasks, self._state.queues)
         except StoreError:
             return None  # the next claim will report the error
         if (foreign := self._store.foreign()) is not None:
@@ -126,6 +133,15 @@ class Claims:
         While a due job cannot be claimed, the interval is short: no notification follows when it becomes claimable.
         """
         return self._state.options.poll(is_listening=self._store.is_listening and not is_job_left)
+
+    def _rooms(self) -> dict[str, int]:
+        """Return how many jobs this worker may still claim, for each task with a limit in each worker."""
+        limits = self._state.limits_per_worker
+        if not limits:
+            return {}
+        held_jobs = (job for job in self._leases.all() if job.phase in (Phase.UNSTARTED, Phase.RUNNING))
+        counts = Counter(job.claim.task for job in held_jobs)
+        return {task: max(limit - counts[task], 0) for task, limit in limits.items()}
 
     def _own_leases(self) -> tuple[Lease, ...] | None:
         """Return this worker's leases; ``None`` if a recent claim has requested foreign leases."""
@@ -151,6 +167,13 @@ class Claims:
         while len(self._leases) and self._heartbeater.beats == beats and not state.is_ending:
             await state.until(lambda: state.is_ending, BEAT_CHECK_INTERVAL_SECONDS)
         state.wake()
+
+
+def _without_full(tasks: Tasks, rooms: Mapping[str, int]) -> Tasks:
+    """Return the tasks of which this worker may claim a job."""
+    if tasks is None or not rooms:
+        return tasks
+    return tuple(task for task in tasks if rooms.get(task) != 0)
 
 
 class Wakeups:

@@ -93,8 +93,9 @@ class Registration:
             self._written_at = now
             self._written = self._description()
             self.is_recorded = False
-            await self._worker_list.worker_seen(self._written, self._state.task_queues)
+            await self._worker_list.worker_seen(self._written, self._state.declarations)
             self.is_recorded = True
+            self._state.note_limits_stored()
 
     def _description(self) -> WorkerDescription:
         state = self._state

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from stowhand.clock import Clock, Tick
 from stowhand.events import Events
 from stowhand.jobs.queues import Queues
+from stowhand.jobs.task_limits import NO_DECLARATIONS, TaskDeclarations
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.options import WorkerOptions
@@ -75,8 +76,12 @@ class WorkerState:
         """Name of the worker."""
         self.options = options
         """Options of the worker, under the terms of its store."""
-        self.task_queues: Mapping[str, str] = getattr(handler, "task_queues", {})
-        """Queue of each task that declares one."""
+        self.declarations: TaskDeclarations = getattr(handler, "declarations", NO_DECLARATIONS)
+        """What the tasks declare for the store."""
+        self.are_limits_stored = not self.declarations.limits
+        """Whether the store has the limits of the tasks. Until then nothing is claimed."""
+        self.limits_per_worker: Mapping[str, int] = getattr(handler, "limits_per_worker", {})
+        """How many jobs of a task run here at the same time, for tasks with such a limit."""
         self.queues = Queues(options.queues, options.exclude_queues)
         self.events = events
         self.clock = clock
@@ -121,6 +126,12 @@ class WorkerState:
         """Claim jobs of these tasks from now on."""
         self.tasks = tasks
         self.wake()
+
+    def note_limits_stored(self) -> None:
+        """Let claims begin: the store has the limits of the tasks. Callable from any thread."""
+        if not self.are_limits_stored:
+            self.are_limits_stored = True
+            self.from_thread(self.wake)
 
     def set_quiet(self, *, on: bool) -> None:
         """Suspend claims, or resume them."""

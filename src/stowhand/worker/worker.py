@@ -142,8 +142,8 @@ class Worker:
         suspects = SuspectSchedule(state, can_isolate=host.isolate is not None)
         self._claimer = claimer = Claimer(admission, claim_size, claims, suspects, slots, limits, state)
         chain = store.capabilities.settle_and_claim
-        if admission.claims_singly or hooks.holds_slots or options.fair:
-            chain = None  # application code decides on each claim, or tasks take turns
+        if admission.claims_singly or hooks.holds_slots or options.fair or state.limits_per_worker:
+            chain = None  # application code or this worker decides on each claim, or tasks take turns
         successors = None if chain is None else SuccessorClaims(chain, claimer, claims, leases, heartbeater, state)
         self._settling = partial(settler.run, successors)
         self._wakeups = Wakeups(store, heartbeater, state)

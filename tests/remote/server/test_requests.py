@@ -84,7 +84,7 @@ def test_a_body_that_cannot_be_read_is_refused_with_the_place(client: Client, bo
             "batch[0].settlement.then[0]",
         ),
         ("progress", {"notes": [{"proof": PROOF, "done": 0.5, "all": 1}]}, "notes[0]"),
-        ("queues", {"task_queues": {"a": "mail"}, "tasks": []}, "Object contains"),
+        ("tasks", {"queues": {"a": "mail"}, "flags": []}, "Object contains"),
         ("logs", {"proof": PROOF, "add": [{"key": "k", "startTime": "2030-01-01T00:00:00Z", "hue": 1}]}, "add[0]"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -154,9 +154,9 @@ def test_a_token_for_some_queues_claims_enqueues_and_reads_jobs_of_these_alone(l
 def test_a_token_declares_the_queues_of_its_tasks_and_no_other_queue(lend: Lend, tokens: Path) -> None:
     lending = lend()
     client = lending.client(token_of(tokens, "a", "claim", tasks=("a", "b"), queues=("mail", "x,y")))
-    reply = client.post("queues", task_queues={"a": "mail", "b": "bulk", "c": "mail"})
+    reply = client.post("tasks", queues={"a": "mail", "b": "bulk", "c": "mail"})
     assert reply.body == {"left_out": ["b", "c"]}
-    assert "comma" in client.post("queues", task_queues={"b": "x,y"}).refused(400, "invalid job")
+    assert "comma" in client.post("tasks", queues={"b": "x,y"}).refused(400, "invalid job")
     for task in ("a", "b", "c"):
         lending.add(task)
     assert [claim["task"] for claim in client.claim(5)] == ["a"]

@@ -7,11 +7,12 @@ reports it, so that its jobs need not wait until their leases expire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.attempt import Progress
 from stowhand.protocols.operator import WorkerDescription
 from stowhand.protocols.store import Foreign, Pulse, RefusedChange
@@ -22,16 +23,16 @@ from stowhand.remote.wire import (
     HEARTBEAT_VERB,
     MAX_ITEMS,
     PROGRESS_VERB,
-    QUEUES_VERB,
     RELEASE_VERB,
     RESET_VERB,
+    TASKS_VERB,
     HeartbeatRequest,
     ProgressNote,
     ProgressRequest,
     Proof,
-    QueuesRequest,
     ReleaseRequest,
     ResetRequest,
+    TasksRequest,
 )
 
 MAX_NOTES_PER_CALL = 500
@@ -118,21 +119,25 @@ class HttpHeartbeats:
 
 
 class QueueHeartbeats(HttpHeartbeats):
-    """Heartbeats of a lent queue, which records progress and the queues of tasks. It does not list remote workers."""
+    """Heartbeats of a lent queue, which records progress and what tasks declare. It does not list remote workers."""
 
     _has_declared = False
 
-    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        """Declare the queues of the worker's tasks, once."""
+    async def worker_seen(self, description: WorkerDescription, declarations: TaskDeclarations) -> None:
+        """Declare the queues and limits of the worker's tasks, once."""
         if not self._has_declared:
-            await self.declare_queues(task_queues)
+            await self.declare_tasks(declarations)
             self._has_declared = True
 
-    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Send the queues of tasks. The server ignores those that the token does not allow."""
-        items = list(task_queues.items())
+    async def declare_tasks(self, declarations: TaskDeclarations) -> None:
+        """Send the queues and limits of tasks. The server ignores those that the token does not allow."""
+        items = list(declarations.queues.items())
         for start in range(0, len(items), MAX_ITEMS):
-            await self._http.post(QUEUES_VERB, QueuesRequest(task_queues=dict(items[start : start + MAX_ITEMS])))
+            queues = dict(items[start : start + MAX_ITEMS])
+            tasks = {task: own for task, own in declarations.tasks.items() if task in queues}
+            names = {name for own in tasks.values() for name in own.names}
+            limits = {name: values for name, values in declarations.limits.items() if name in names}
+            await self._http.post(TASKS_VERB, TasksRequest(queues=queues, tasks=tasks, limits=limits))
 
     async def worker_gone(self, name: str) -> None:
         """Do nothing: the server does not list remote workers."""

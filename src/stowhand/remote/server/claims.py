@@ -187,6 +187,8 @@ class Claims:
             queues=queues,
             suspects=message.suspects,
             conditions=message.conditions,
+            free_slots=message.free_slots,
+            task_rooms=message.task_rooms,
         )
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:

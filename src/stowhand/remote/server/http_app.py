@@ -128,7 +128,7 @@ class HttpApp:
             (wire.SETTLE_VERB, Call(run=server.settle, reply=reply_of, audit=_audit_settle, count=_count_verdicts)),
             (wire.RESET_VERB, Call(run=server.reset, audit=_audit_reset)),
             (wire.RELEASE_VERB, Call(run=server.release, audit=_audit_release)),
-            (wire.QUEUES_VERB, Call(run=server.declare_queues)),
+            (wire.TASKS_VERB, Call(run=server.declare_tasks)),
             (wire.LOGS_VERB, Call(run=server.log, audit=_audit_log)),
             (wire.ENQUEUE_VERB, Call(run=server.enqueue, audit=lambda _, enqueued: AuditEntry(enqueued.ids))),
             (wire.DUE_VERB, Call(run=server.due, waits=True)),

@@ -49,6 +49,8 @@ def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settle
         raise malformed(f"{location}.delay: a job with the state {settlement.state} has no delay")
     if settlement.refund is not (settlement.state is State.QUEUED):
         raise malformed(f"{location}.refund: it is true if, and only if, the job is queued again")
+    if settlement.holds_limits and settlement.state is not State.QUEUED:
+        raise malformed(f"{location}.holds_limits: only a job that is queued again holds the limits of its task")
     settlement = _cleaned(settlement)
     try:
         _check_content(grant, settlement)

@@ -20,13 +20,14 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.task_limits import NO_LIMITS, TaskDeclarations, check_values
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import CancellationFinder, Heartbeats, RecordedSettlement, RefusedSettlement, Verdict
 from stowhand.remote.server.claims import Claims, EncodedClaim
 from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.remote.server.settlements import check_settlement
 from stowhand.remote.server.shared_store import SharedStore
@@ -42,14 +43,14 @@ from stowhand.remote.wire import (
     ProgressReply,
     ProgressRequest,
     Proof,
-    QueuesReply,
-    QueuesRequest,
     ReleaseReply,
     ReleaseRequest,
     RemoteClaimRequest,
     ResetReply,
     ResetRequest,
     SettleRequest,
+    TasksReply,
+    TasksRequest,
     TermsReply,
 )
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -204,21 +205,29 @@ class StoreServer:
         self._throughput.count_resets(jobs)
         return ResetReply(jobs=tuple(jobs))
 
-    async def declare_queues(self, grant: Grant, request: QueuesRequest) -> QueuesReply:
-        """Record the queues of a starting worker's tasks, if the token allows task and queue. Raises InvalidJob."""
+    async def declare_tasks(self, grant: Grant, request: TasksRequest) -> TasksReply:
+        """Record what a starting worker's tasks declare, as far as the token allows. Raises InvalidJob.
+
+        A token for some tasks changes only limits that no other task shares: those with the name of the task.
+        """
         self._shared_store.queue("queues of tasks")
-        declared = {
+        queues = {
             limits.check_name("task", task, limits.MAX_TASK_CHARACTERS): limits.check_queue("queue", queue)
-            for task, queue in request.task_queues.items()
-            if grant.covers(task, queue)
+            for task, queue in request.queues.items()
+            if grant.covers(task, queue) and (grant.tasks is None or request.tasks.get(task, NO_LIMITS).names <= {task})
         }
+        tasks = {task: own for task, own in request.tasks.items() if task in queues}
+        names = {name for own in tasks.values() for name in own.names}
+        if absent := names - request.limits.keys():
+            raise malformed(f"limits: no values of {sorted(absent)[0]!r}")
+        values = {name: check_values(name, request.limits[name]) for name in sorted(names)}
 
         async def declare(heartbeats: Heartbeats) -> None:
             if isinstance(heartbeats, WorkerList):
-                await heartbeats.declare_queues(declared)
+                await heartbeats.declare_tasks(TaskDeclarations(queues, tasks, values))
 
         await self._heartbeats.call(declare)
-        return QueuesReply(left_out=tuple(task for task in request.task_queues if task not in declared))
+        return TasksReply(left_out=tuple(task for task in request.queues if task not in queues))
 
     async def log(self, grant: Grant, request: LogRequest) -> LogReply:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""

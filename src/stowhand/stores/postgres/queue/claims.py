@@ -13,6 +13,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple
 
+import msgspec
 import psycopg
 
 from stowhand.clock import stopwatch
@@ -120,6 +121,7 @@ class Claims:
             *(request.worker, request.token, request.limit, request.lease),
             *(_list_or_none(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
             *queue_values(request.queues),
+            *_limit_values(request),
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
@@ -251,6 +253,7 @@ class Claims:
             [int(key) for key in self._passed_over.current()] or None,
             one_by_one,
             *queue_values(request.queues),
+            *_limit_values(request),
         )
         return await self._link.rows(self._context.statements["claim"], values)
 
@@ -310,6 +313,12 @@ def _list_or_none(names: tuple[str, ...] | None) -> list[str] | None:
 def queue_values(queues: Queues) -> tuple[list[str] | None, list[str] | None]:
     """Return the parameters ``_queues`` and ``_excluded`` of the claiming functions."""
     return _list_or_none(queues.only), list(queues.excluded) or None
+
+
+def _limit_values(request: ClaimRequest) -> tuple[int | None, str | None]:
+    """Return the parameters ``_free`` and ``_rooms`` of the claiming functions."""
+    rooms = msgspec.json.encode(request.task_rooms).decode() if request.task_rooms else None
+    return request.free_slots, rooms
 
 
 def _last_position(rows: Sequence[Row]) -> Position | None:

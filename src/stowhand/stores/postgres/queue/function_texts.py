@@ -31,6 +31,7 @@ FUNCTION_FILES = (
     "enqueue",
     "serials",
     "claim",
+    "limits",
     "idle",
     "on_failure",
     "settle",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import psycopg
 
 from stowhand.errors import StoreError
 from stowhand.jobs.lease import Lease, Pair
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.attempt import Progress
 from stowhand.protocols.operator import WorkerDescription
 from stowhand.protocols.queue_store import SchemaStatus
@@ -77,10 +78,10 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         with self._context.translated():
             await self._link.rows(self._context.statement("keep_progress"), values, lambda: timeout)
 
-    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, declarations: TaskDeclarations) -> None:
         """Update the worker's entry. Raise SchemaTooNew as ``check`` does: an idle worker makes no other call."""
         if not self._has_declared:
-            await self.declare_queues(task_queues)
+            await self.declare_tasks(declarations)
             self._has_declared = True
         lists = {
             "tasks": None if description.tasks is None else text_array(description.tasks),
@@ -91,10 +92,10 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(description) | lists)
         self._refuse_newer(newest)
 
-    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Store the queues of tasks."""
-        if task_queues:
-            await self._rows("declare_queues", task_queues=msgspec.json.encode(task_queues).decode())
+    async def declare_tasks(self, declarations: TaskDeclarations) -> None:
+        """Store the queues and limits of tasks."""
+        if declarations.queues:
+            await self._rows("declare_tasks", declarations=msgspec.json.encode(declarations).decode())
 
     async def worker_gone(self, name: str) -> None:
         """Remove the worker from the list."""

@@ -148,6 +148,7 @@ class QueuePlan:
             text_array(settlement.payload for settlement in settlements),
             self._context.keeps_history,
             self._context.now(),
+            plain_array(settlement.holds_limits for settlement in settlements),
         )
         return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))
 

@@ -5,7 +5,7 @@
 -- name: claim
 select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
-  %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s, %s::text[], %s::text[])
+  %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s, %s::text[], %s::text[], %s::int, %s::jsonb)
 
 -- The last columns: for foreign leases, 1 if one is late, and the seconds until the first of the others expires; and
 -- whether this connection listens.
@@ -14,7 +14,8 @@ select {claimed_job},
   case when id = -1 and %s then (select array[f.late::int::float8, f.ends_in]
     from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end,
   id = -1 and {channel} in (select pg_catalog.pg_listening_channels())
-from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz, %s::text[], %s::text[])
+from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz, %s::text[], %s::text[],
+  %s::int, %s::jsonb)
 
 -- name: settle_completed
 select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
@@ -26,7 +27,7 @@ from {schema}.settle_and_claim(%s::bigint[], %s::uuid[], %s, %s, %s::uuid, %s::i
 
 -- name: settle
 select id, token::text, state from {schema}.settle_attempts(%s::bigint[], %s::uuid[], %s::text[], %s::float8[],
-  %s::bool[], %s::text[], %s::text[], %s::text[], %s::text[], %s, %s::timestamptz)
+  %s::bool[], %s::text[], %s::text[], %s::text[], %s::text[], %s, %s::timestamptz, %s::bool[])
 
 -- name: look
 select id, token::text, found, state from {schema}.look(%(ids)s::bigint[], %(tokens)s::uuid[])
@@ -346,8 +347,8 @@ select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(
   %(blocked)s, %(queues)s::text[], %(excluded_queues)s::text[]),
   (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
 
--- name: declare_queues
-select {schema}.declare_queues(%(task_queues)s::json)
+-- name: declare_tasks
+select {schema}.declare_tasks(%(declarations)s::json)
 
 -- name: worker_gone
 select {schema}.worker_gone(%(name)s)

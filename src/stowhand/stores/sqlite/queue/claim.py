@@ -8,7 +8,7 @@ streams: one seek skips all jobs that are not due, that have another task or que
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from heapq import merge
@@ -22,6 +22,7 @@ from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue.cancellation import expire
+from stowhand.stores.sqlite.queue.limits import NEVER, Limits
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -53,8 +54,11 @@ def claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> li
         if expire(tx):
             return None
     for _ in range(MAX_CHOICES_PER_CLAIM):
-        chosen = choose(tx, request, {int(key) for key in passed_over.current()})
-        rows, refused = _take(tx, request, chosen)
+        limits = Limits(tx)
+        chosen = choose(tx, request, {int(key) for key in passed_over.current()}, limits.closed_tasks())
+        admission = limits.admit(chosen, request)
+        rows, refused = _take(tx, request, admission.ids)
+        limits.write(admission, {row[0]: row for row in rows})
         is_store_at_fault = len(refused) > 1 and not rows
         for job_id, error in refused.items():
             passed_over.add(str(job_id), clean(str(error), MAX_REASON_CHARACTERS), report=not is_store_at_fault)
@@ -84,11 +88,16 @@ def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tupl
     return [rows[job_id] for job_id in chosen if job_id in rows], refused
 
 
-def choose(tx: Transaction, request: ClaimRequest, passed_over: Container[int]) -> list[int]:
-    """Return the ids of due jobs in order, at most one for each serial key, without jobs that are passed over."""
+def choose(
+    tx: Transaction, request: ClaimRequest, passed_over: Container[int], closed_tasks: Iterable[str] = ()
+) -> list[int]:
+    """Return the ids of due jobs in order, at most one for each serial key.
+
+    Jobs that are passed over are left out, and those of tasks whose limits have no room.
+    """
     chosen: list[int] = []
     serials: set[str] = set()
-    with closing(_candidates(tx, request)) as candidates:
+    with closing(_candidates(tx, request, closed_tasks)) as candidates:
         for _, _, job_id, serial in candidates:
             if job_id in passed_over:
                 continue
@@ -102,14 +111,18 @@ def choose(tx: Transaction, request: ClaimRequest, passed_over: Container[int]) 
     return chosen
 
 
-def _candidates(tx: Transaction, request: ClaimRequest) -> Generator[Candidate, None, None]:
+def _candidates(
+    tx: Transaction, request: ClaimRequest, closed_tasks: Iterable[str]
+) -> Generator[Candidate, None, None]:
     if request.limit < 1:
         return
     forbidden = as_json(request.forbidden_flags) if request.forbidden_flags else None
     paused = read_pauses(tx)
+    paused.tasks.update(closed_tasks)
     queues = request.queues.without(paused.queues)
     if request.suspects:
-        yield from tx.run("due_suspects", forbidden=forbidden or "[]", **_filters(request.tasks, queues))
+        filters = _filters(request.tasks, queues)
+        yield from tx.run("due_suspects", forbidden=forbidden or "[]", paused=as_json([*paused.tasks]), **filters)
         return
     streams = [
         *(_due(tx, stream, forbidden) for stream in _free_streams(tx, request.tasks, queues, paused)),
@@ -242,12 +255,27 @@ def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> float | None:
     """Return the seconds until the first waiting job of these tasks and queues is due, or any job expires.
 
-    Paused tasks and queues do not count; other obstacles are ignored.
+    Paused tasks and queues do not count, and jobs of a full limit count from the time at which it has room. The end of
+    a job wakes the workers.
     """
     paused = read_pauses(tx)
     queues = queues.without(paused.queues)
-    times = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
-    filters = _filters(tasks, queues)
+    times = []
+    closed = Limits(tx).closed_tasks()
+    for task, opens_at in closed.items():
+        if opens_at < NEVER and task not in paused.tasks and (tasks is None or task in tasks):
+            due_times = _due_times(tx, (task,), queues, paused)
+            times += [max(min(due_times), opens_at * 1_000_000)] if due_times else []
+    paused.tasks.update(closed)
+    times += _due_times(tx, tasks, queues, paused)
+    times += tx.column("next_expiry")
+    return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
+
+
+def _due_times(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Pauses) -> list[float]:
+    """Return times at which waiting jobs are due; the first of all is among them."""
+    times: list[float] = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
+    filters = _filters(tasks, queues) | {"paused": as_json([*paused.tasks])}
     times += [due for due in tx.column("first_head", **filters) if due is not None]
     for serial, task, queue in tx.run("stale_heads", **filters):
         priority = BELOW_ALL_PRIORITIES
@@ -255,8 +283,7 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> 
             priority = level[0]
             times.append(level[1])
     times += [due for due in tx.column("first_suspect", **filters) if due is not None]
-    times += tx.column("next_expiry")
-    return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
+    return times
 
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:

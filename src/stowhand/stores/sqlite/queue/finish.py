@@ -19,6 +19,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, WAITING_STATES, Settlement
 from stowhand.stores.database.sqlite_connection import check_written
+from stowhand.stores.sqlite.queue import limits
 from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -92,6 +93,8 @@ def settle(tx: Transaction, held: HeldJob, settlement: Settlement) -> State:
         error_class=settlement.error_class,
     )
     _write(tx, held, ending)
+    if settlement.holds_limits:
+        limits.hold(tx, held.task, settlement.delay)
     return state
 
 

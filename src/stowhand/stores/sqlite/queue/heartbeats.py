@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, Pair, ResetJob
+from stowhand.jobs.task_limits import TaskDeclarations
 from stowhand.protocols.attempt import Progress
 from stowhand.protocols.operator import (
     LOST_WORKER_RETENTION_SECONDS,
@@ -19,7 +20,7 @@ from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import SECONDS_PER_DAY
 from stowhand.protocols.throughput import HOUR_RETENTION_SECONDS, TaskMinute
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
-from stowhand.stores.sqlite.queue import flow_tables, schema, throughput
+from stowhand.stores.sqlite.queue import flow_tables, limits, schema, throughput
 from stowhand.stores.sqlite.queue.cancellation import expire
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
@@ -101,10 +102,10 @@ class SqliteHeartbeats(Leaser[Transaction]):
         await super().close()
         self._no_wait_connection.close()
 
-    async def worker_seen(self, description: WorkerDescription, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, description: WorkerDescription, declarations: TaskDeclarations) -> None:
         """Insert or update the worker in the list of workers."""
         if not self._has_declared:
-            await self.declare_queues(task_queues)
+            await self.declare_tasks(declarations)
             self._has_declared = True
         tasks = None if description.tasks is None else as_json(description.tasks)
         flags = None if description.forbidden_flags is None else as_json(description.forbidden_flags)
@@ -126,15 +127,16 @@ class SqliteHeartbeats(Leaser[Transaction]):
 
         self._connection.write(write)
 
-    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Store the queues of tasks."""
-        declared = as_json(task_queues)
+    async def declare_tasks(self, declarations: TaskDeclarations) -> None:
+        """Store the queues and limits of tasks."""
+        task_queues = as_json(declarations.queues)
 
         def write(tx: Transaction) -> None:
-            tx.run("clear_task_queues", task_queues=declared)
-            tx.run("set_task_queues", task_queues=declared)
+            tx.run("clear_task_queues", task_queues=task_queues)
+            tx.run("set_task_queues", task_queues=task_queues)
+            limits.declare(tx, declarations)
 
-        if task_queues:
+        if declarations.queues:
             self._connection.write(write)
 
     async def worker_gone(self, name: str) -> None:

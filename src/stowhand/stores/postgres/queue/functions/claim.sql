@@ -328,13 +328,14 @@ end $$;
 
 -- Claim due jobs under `_token` and return them in the order (priority, run_at, id). A row with id 0 means that the
 -- walk was cut short without a job: call again. `_after_*`: start after this position (only for jobs without a serial
--- key). `_passed`: jobs that are not claimed. `_apart`: after an error, try each job by itself. A row with the negative
+-- key). `_free` and `_rooms`: see `admit`. `_passed`: jobs that are not claimed. `_apart`: after an error, try each job by itself. A row with the negative
 -- id of a job means that the database refuses to change it, and `last_error` has the reason.
 create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
   _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
-  _passed bigint[] default null, _apart boolean default false, _queues text[] default null, _excluded text[] default null
+  _passed bigint[] default null, _apart boolean default false, _queues text[] default null, _excluded text[] default null,
+  _free int default null, _rooms jsonb default null
 ) returns table (
   {claimed_types}, epoch bigint
 )
@@ -350,6 +351,9 @@ declare
   _in_serials {schema}.serial_heads;
   _last record;
   _expires boolean := false;
+  -- While no task has a limit, this query is the only cost of limits.
+  _is_limited boolean := exists (select from {schema}.task_limits) or _rooms is not null;
+  _admitted record;
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
   -- this claim sees the dead token.
@@ -365,6 +369,10 @@ begin
     _expires := exists (select from {schema}.expiring e where e.expires_at <= _at);
     _tasks := {schema}.unpaused(_tasks);
     _excluded := {schema}.with_paused(_excluded);
+    if cardinality(_tasks) = 0 then return; end if;
+  end if;
+  if _is_limited then
+    _tasks := {schema}.open_tasks(_tasks, _at);
     if cardinality(_tasks) = 0 then return; end if;
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
@@ -416,13 +424,24 @@ begin
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
+  select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  if _is_limited and cardinality(_picked) > 0 then
+    _admitted := {schema}.admit(_picked, coalesce(_free, _most), _rooms, _at);
+    _picked := _admitted.ids;
+    if cardinality(_picked) = 0 and _admitted.is_locked then
+      id := 0;
+      return next;
+    end if;
+  end if;
   if cardinality(_picked) = 0 then return; end if;
 
   return query
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false
+        lease_until = _until, started_at = _at, absorbed = false,
+        limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
+        limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
     returning {claimed}, j.epoch;
   get diagnostics _changed = row_count;
@@ -431,10 +450,11 @@ begin
   if cardinality(_in_serials.names) > 0 then
     perform {schema}.hold_serials(_in_serials.heads, _picked, _token, _at);
   end if;
-  if not exists (select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null
-                 and j.token = _token) then
-    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key that is held
-    -- twice is not.
+  if _admitted.limited is null and not exists (
+    select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
+  then
+    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key or a slot that is
+    -- held twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
@@ -539,8 +559,24 @@ language sql stable as $$
     case when (select count(*) from first) = 100 then (select max(f.expires_at) from first f) end)
 $$;
 
+-- Return the time at which the earliest waiting job of these tasks and queues is due. Any time up to `_at` is as good as
+-- another.
+create or replace function {schema}.earliest_due(
+  _tasks text[], _queues text[], _excluded text[], _at timestamptz
+) returns timestamptz
+language plpgsql stable as $$
+declare
+  _earliest timestamptz := {schema}.free_due(_tasks, _queues, _excluded, _at);
+begin
+  if _earliest <= _at then return _earliest; end if;
+  return least(_earliest, {schema}.serial_due(_tasks, _queues, _excluded, _at),
+    (select min(j.run_at) from {schema}.live j
+      where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+        and {schema}.takes(_queues, _excluded, j.queue)));
+end $$;
+
 -- Return the seconds until the earliest waiting job of these tasks and queues is due, or until any job expires. Paused
--- jobs are not due, since a resume notifies.
+-- jobs are not due, since a resume notifies. Jobs of a full limit are not due, since the end of one of its jobs notifies.
 create or replace function {schema}.next_due(
   _tasks text[], _now timestamptz default null, _queues text[] default null, _excluded text[] default null
 ) returns double precision
@@ -548,18 +584,28 @@ language plpgsql stable {definer} {index_plans} as $$
 declare
   _at timestamptz := {schema}.at(_now);
   _earliest timestamptz;
+  _closed record;
 begin
   if exists (select from {schema}.pauses) then
     _tasks := {schema}.unpaused(_tasks);
     _excluded := {schema}.with_paused(_excluded);
   end if;
-  _earliest := {schema}.free_due(_tasks, _queues, _excluded, _at);
-  if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, {schema}.serial_due(_tasks, _queues, _excluded, _at),
-      (select min(j.run_at) from {schema}.live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
-          and {schema}.takes(_queues, _excluded, j.queue)));
-    if exists (select from {schema}.expiring) then _earliest := least(_earliest, {schema}.next_expiry()); end if;
+  if exists (select from {schema}.task_limits) then
+    for _closed in
+      select c.opens_at, array_agg(c.task) as tasks from {schema}.closed_tasks(_at) c
+      where c.opens_at < 'infinity' and (_tasks is null or c.task = any(_tasks)) group by c.opens_at
+    loop
+      _earliest := least(_earliest, (
+        select greatest(d.due, _closed.opens_at)
+        from {schema}.earliest_due(_closed.tasks, _queues, _excluded, _at) as d(due) where d.due is not null));
+    end loop;
+    _tasks := {schema}.open_tasks(_tasks, _at);
+  end if;
+  if cardinality(_tasks) > 0 or _tasks is null then
+    _earliest := least(_earliest, {schema}.earliest_due(_tasks, _queues, _excluded, _at));
+  end if;
+  if (_earliest is null or _earliest > _at) and exists (select from {schema}.expiring) then
+    _earliest := least(_earliest, {schema}.next_expiry());
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;

@@ -30,7 +30,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'serials', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'expiring', 'throughput', 'tries', 'uniques')
+        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'limits', 'task_limits', 'expiring', 'throughput', 'tries', 'uniques')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -70,7 +70,9 @@ begin
       ('maintain', 'worker'),
       ('job_ends', 'worker reader admin'),
       ('worker_seen', 'worker'),
-      ('declare_queues', 'worker'),
+      ('declare_tasks', 'worker'),
+      ('set_limit', 'admin'),
+      ('reset_limit', 'admin'),
       ('worker_gone', 'worker'),
       ('write_throughput', 'worker'),
       ('purge_history', 'worker admin'),

@@ -4,7 +4,8 @@
 -- due (`resets`, 1 or 0).
 create or replace function {schema}.poll(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
-  _now timestamptz default null, _queues text[] default null, _excluded text[] default null
+  _now timestamptz default null, _queues text[] default null, _excluded text[] default null, _free int default null,
+  _rooms jsonb default null
 ) returns table (
   {claimed_types}, epoch bigint
 )
@@ -15,7 +16,8 @@ declare
   _due double precision;
 begin
   return query select * from {schema}.claim(
-    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded);
+    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded,
+    _free => _free, _rooms => _rooms);
   if found then return; end if;
   _due := {schema}.next_due(_tasks, _now, _queues, _excluded);
   id := -1;

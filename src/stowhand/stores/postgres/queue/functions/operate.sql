@@ -106,10 +106,13 @@ begin
   if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
 end $$;
 
--- Store the queues of the tasks of a worker, for producers that do not know them. Unchanged ones are not written, and
--- tasks are locked in one order, because many workers start at once.
-create or replace function {schema}.declare_queues(_queues json) returns void
+-- Store the queues of the tasks of a worker, for producers that do not know them, and their limits. `_declarations` is
+-- jobs/task_limits.py: TaskDeclarations in JSON. Unchanged rows are not written, and rows are locked in one order, because
+-- many workers start at once.
+create or replace function {schema}.declare_tasks(_declarations json) returns void
 language plpgsql {definer} as $$
+declare
+  _queues json := _declarations->'queues';
 begin
   delete from {schema}.task_queues t where t.task = any(array(
     select o.task from {schema}.task_queues o
@@ -121,6 +124,8 @@ begin
       select from {schema}.task_queues o where o.task = d.key and o.queue = d.value)
     order by d.key
     on conflict (task) do update set queue = excluded.queue;
+  perform {schema}.declare_limits(
+    _declarations->'tasks', _declarations->'limits', array(select d.key from json_each(_queues) d));
 end $$;
 
 -- Record that a worker of this version is alive. Workers write to one row, so they do not write at every call, and none

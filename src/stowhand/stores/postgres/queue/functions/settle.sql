@@ -100,11 +100,11 @@ begin
 end $$;
 
 -- Record the most common settlement: completed, without further values. Return the ids of the settled jobs and the
--- names of their serial keys, whose rows are locked now (NULL: none has a serial key). A locked row keeps its place, so
--- it is deleted there, without a second search in the index.
+-- names of their serial keys, whose rows are locked now (NULL: none has a serial key), and of the limits in which they had
+-- slots. A locked row keeps its place, so it is deleted there, without a second search in the index.
 create or replace function {schema}.complete(
   _ids bigint[], _tokens uuid[], _keep boolean, _at timestamptz,
-  out mine bigint[], out names text[]
+  out mine bigint[], out names text[], out limits text[]
 )
 language plpgsql as $$
 declare
@@ -112,10 +112,12 @@ declare
   _places tid[];
   _gone bigint;
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null)
-    into mine, _places, names
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null),
+      array_agg(j.limit_name) filter (where j.limit_slot is not null)
+    into mine, _places, names, limits
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.serial from {schema}.live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.serial, l.limit_name, l.limit_slot from {schema}.live l
+      where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := {schema}.closed_serials(names);
@@ -149,6 +151,7 @@ declare
 begin
   _done := {schema}.complete(_ids, _tokens, _keep, _at);
   if _done.names is not null then perform {schema}.free_serials(_done.names, _at); end if;
+  if _done.limits is not null then perform {schema}.wake_for_limits(_done.limits, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
@@ -203,6 +206,11 @@ begin
       return _heads;
     end if;
   end if;
+  -- Jobs of a task with limits are left to the next claim.
+  if exists (select from {schema}.task_limits) then
+    _tasks := {schema}.unlimited_tasks(_tasks);
+    if cardinality(_tasks) = 0 then return _heads; end if;
+  end if;
   for _name in
     select q.name from {schema}.serials q
     where q.name = any(_names) and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
@@ -240,6 +248,7 @@ begin
   _done := {schema}.complete(_ids, _tokens, _keep, _at);
   settled := _done.mine;
   return next;
+  if _done.limits is not null then perform {schema}.wake_for_limits(_done.limits, _at); end if;
   if _done.names is null then return; end if;
   if not exists (select from {schema}.dead_tokens d where d.token = _token) then
     _heads := {schema}.successors(_done.names, _limit, _tasks, _forbidden, _queues, _excluded, _at);
@@ -290,7 +299,11 @@ create or replace function {schema}.carry_out(
 language plpgsql as $$
 declare
   _one {schema}.verdict;
+  _limits text[];
 begin
+  if exists (select from {schema}.task_limits) then
+    _limits := {schema}.slots_held(array(select v.id from unnest(_verdicts) as v));
+  end if;
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform {schema}.keep_tries(_verdicts, _at);
   end if;
@@ -326,6 +339,7 @@ begin
   end if;
   perform {schema}.free_serials(array_agg(v.serial), _at)
     from unnest(_verdicts) as v where v.serial is not null and v.token is not null having count(*) > 0;
+  if _limits is not null then perform {schema}.wake_for_limits(_limits, _at); end if;
 end $$;
 
 -- Return the state of a job that was to wait again. Only the row knows whether its cancellation was requested, or
@@ -341,10 +355,12 @@ language sql immutable as $$
     else _state end
 $$;
 
--- Record any settlements. Return the written states, which may differ from the requested ones: `way_back`.
+-- Record any settlements. Return the written states, which may differ from the requested ones: `way_back`. `_holds`:
+-- whether the limits of the job's task start nothing for the delay (limits.sql).
 create or replace function {schema}.settle_attempts(
   _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
-  _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamptz default null
+  _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamptz default null,
+  _holds boolean[] default null
 ) returns table (id bigint, token uuid, state text)
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -366,6 +382,12 @@ begin
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
+  if true = any(_holds) then
+    perform {schema}.hold_limits(array_agg(j.task), array_agg(h.delay), _at)
+      from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
+        select l.task from {schema}.live l where l.id = h.id offset 0) j
+      where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
+  end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 

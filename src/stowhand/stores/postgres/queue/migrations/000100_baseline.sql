@@ -131,6 +131,9 @@ create table {schema}.live (
   loses_retries text,
   -- Whether claims find the job by the row of its serial key instead of the index live_scouts (functions/serials.sql).
   absorbed boolean not null default false,
+  -- While the job is processing: its slot in the concurrency limit of its task (functions/limits.sql). Otherwise the last one.
+  limit_name text,
+  limit_slot int,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now(),
   -- The worker that held the job last.
@@ -188,6 +191,10 @@ create index live_suspects on {schema}.live (priority, run_at, id)
 -- The index is ordered by id, not by deadline. So a heartbeat changes no indexed column and stays within its page
 -- (HOT).
 create index live_processing on {schema}.live (id) where state = 'processing';
+
+-- A slot of a limit is held by one job, while that job is processing.
+create unique index live_limit_slots on {schema}.live (limit_name, limit_slot)
+  where limit_slot is not null and worker is not null;
 
 -- For people: failed jobs in the order in which they failed, for lists, counts and the purge.
 create index live_failed on {schema}.live (finished_at, id) where state = 'failed';
@@ -256,6 +263,32 @@ create table {schema}.task_queues (
   queue text not null,
   constraint task_length check (length(task) between 1 and 128),
   constraint queue_length check (length(queue) between 1 and 128)
+);
+
+-- The limits of tasks, by name (functions/limits.sql). The columns from `concurrency` to `burst` are the values in effect:
+-- those of `override` where it has one, otherwise those of `declared`, as jobs/task_limits.py: LimitValues in JSON.
+create table {schema}.limits (
+  name text primary key,
+  declared jsonb not null,
+  override jsonb not null default '{}',
+  concurrency int generated always as (coalesce(override->>'concurrency', declared->>'concurrency')::int) stored,
+  rate int generated always as (coalesce(override->>'rate', declared->>'rate')::int) stored,
+  rate_seconds double precision
+    generated always as (coalesce(override->>'rate_seconds', declared->>'rate_seconds')::double precision) stored,
+  burst int generated always as (coalesce(override->>'burst', declared->>'burst')::int) stored,
+  -- The start of the next job if all starts were evenly spaced. NULL: none has started.
+  next_start timestamptz,
+  -- No job starts before this time.
+  held_until timestamptz,
+  constraint name_length check (length(name) between 1 and 128),
+  constraint values_in_range check (concurrency >= 0 and rate >= 1 and rate_seconds > 0 and burst >= 1)
+) with (fillfactor = 70);
+
+create table {schema}.task_limits (
+  task text primary key,
+  concurrency text references {schema}.limits (name),
+  rate text references {schema}.limits (name),
+  constraint has_a_limit check (concurrency is not null or rate is not null)
 );
 
 -- The tokens of claims whose reply was lost. A token in this table cannot claim any more.

@@ -59,6 +59,9 @@ CREATE TABLE stowhand_jobs (
     progress_text TEXT,
     -- The job is canceled at this time unless a worker has claimed it. NULL: no expiry, or an attempt has started.
     expires_at INTEGER,
+    -- While the job is processing: its slot in the concurrency limit of its task. Otherwise the last one.
+    limit_name TEXT,
+    limit_slot INTEGER,
     CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
     CONSTRAINT token_iff_processing CHECK ((state = 'processing') = (token IS NOT NULL)),
     CONSTRAINT lease_iff_processing CHECK ((state = 'processing') = (lease_until IS NOT NULL AND lease_boot IS NOT NULL)),
@@ -113,6 +116,10 @@ CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'proce
 CREATE UNIQUE INDEX stowhand_jobs_one_per_serial ON stowhand_jobs (serial)
     WHERE state = 'processing' AND serial IS NOT NULL;
 
+-- A slot of a limit is held by one job, while that job is processing.
+CREATE UNIQUE INDEX stowhand_jobs_slots ON stowhand_jobs (limit_name, limit_slot)
+    WHERE state = 'processing' AND limit_slot IS NOT NULL;
+
 CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_at IS NOT NULL;
 
 -- For administrative reads. A job that never fails is in neither index.
@@ -141,6 +148,24 @@ CREATE TABLE stowhand_pauses (
 CREATE TABLE stowhand_task_queues (
     task TEXT PRIMARY KEY,
     queue TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- The limits of tasks, by name (limits.py). declared and override are jobs/task_limits.py: LimitValues in JSON; a value of
+-- the override takes precedence. next_start: the start of the next job if all starts were evenly spaced; NULL: none has
+-- started. No job starts before held_until.
+CREATE TABLE stowhand_limits (
+    name TEXT PRIMARY KEY,
+    declared TEXT NOT NULL,
+    override TEXT NOT NULL DEFAULT '{}',
+    next_start INTEGER,
+    held_until INTEGER
+) WITHOUT ROWID;
+
+-- The names of the limits of each task that has some.
+CREATE TABLE stowhand_task_limits (
+    task TEXT PRIMARY KEY,
+    concurrency TEXT,
+    rate TEXT
 ) WITHOUT ROWID;
 
 -- The head, that is the next job, of each (serial, task, queue). With it a claim reads only as many rows as it claims,

@@ -87,14 +87,15 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (serial IS NULL OR NOT EXISTS (
         SELECT 1 FROM stowhand_jobs AS running WHERE running.serial = job.serial AND running.state = 'processing'
     ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.serial = job.serial))
-    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND task NOT IN (SELECT value FROM json_each(:paused))
 ORDER BY priority, run_at, id
 
 -- name: take
 -- The ids were chosen in the same transaction, and no other transaction can write meanwhile.
 UPDATE stowhand_jobs
 SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
-    settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until
+    settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until,
+    limit_name = NULL, limit_slot = NULL
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING {claimed}, epoch
 
@@ -144,7 +145,7 @@ DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task AND queue = :
 -- A paused key is left out: resuming it wakes the workers.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
 WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN (SELECT serial FROM stowhand_paused)
-    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND task NOT IN (SELECT value FROM json_each(:paused))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: stale_heads
@@ -152,12 +153,12 @@ WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN 
 -- idle queue these are the heads of busy serial keys.
 SELECT serial, task, queue FROM stowhand_heads
 WHERE recheck_at = -62135596800000000 AND serial NOT IN (SELECT serial FROM stowhand_paused)
-    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND task NOT IN (SELECT value FROM json_each(:paused))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: first_suspect
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
-WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT value FROM json_each(:paused))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: pauses

@@ -1,0 +1,270 @@
+"""Limits that a task declares: how many of its jobs run at the same time, and how many start per second.
+
+A limit has a name, by default that of its task. Tasks that declare the same name share the limit. The store keeps one
+row per name, and every worker obeys that row. The arithmetic of rates is here, and for PostgreSQL in limits.sql.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, InvalidJob, a_type
+from stowhand.jobs import limits
+from stowhand.jobs.durations import Duration, format_duration, seconds
+
+MAX_CONCURRENCY = 1_000_000
+"""Maximum of the number of jobs of a limit that run at the same time."""
+MAX_RATE = 1_000_000
+"""Maximum of the number of jobs of a rate, and of its burst."""
+MAX_RATE_SECONDS = 366 * 86_400.0
+
+
+class Concurrency(msgspec.Struct, frozen=True):
+    """At most ``limit`` jobs run at the same time, over all workers.
+
+    Args:
+        limit: Maximum number of running jobs; at least 1.
+        name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
+        per: ``"store"``, or ``"worker"``: in each worker process separately, for memory or a GPU. Such a limit has no
+            name, and the store keeps nothing of it.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+
+    """
+
+    limit: int
+    name: str | None = None
+    per: Literal["store", "worker"] = "store"
+
+    def __post_init__(self) -> None:
+        _check_number("Concurrency", "limit", self.limit, MAX_CONCURRENCY)
+        if self.per not in ("store", "worker"):
+            raise ConfigurationError(f"Concurrency: per: got {self.per!r}; use 'store' or 'worker'")
+        if self.per == "worker" and self.name is not None:
+            raise ConfigurationError("Concurrency: a limit per worker is not shared, so it has no name; leave it out")
+        _check_name("Concurrency", self.name)
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most ``limit`` jobs start in each period, over all workers: in any time t at most burst + t * limit / per.
+
+    Args:
+        limit: Number of starts in a period; at least 1.
+        per: The period: seconds, a timedelta, or a phrase such as ``"1s"`` or ``"1m"``.
+        name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
+        burst: Number of jobs that may start at once after a pause. With 1 the starts are evenly spaced.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+
+    """
+
+    limit: int
+    per: Duration = 1.0
+    name: str | None = None
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        _check_number("Rate", "limit", self.limit, MAX_RATE)
+        _check_number("Rate", "burst", self.burst, MAX_RATE)
+        try:
+            period = seconds(self.per)
+        except ValueError as error:
+            raise ConfigurationError(f"Rate: per: {error}") from None
+        if not 0.001 <= period <= MAX_RATE_SECONDS:
+            raise ConfigurationError(f"Rate: per: got {self.per!r}; use 1 ms to 366 days")
+        msgspec.structs.force_setattr(self, "per", period)
+        _check_name("Rate", self.name)
+
+    @property
+    def period(self) -> float:
+        """The period in seconds."""
+        return seconds(self.per)
+
+
+class LimitValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The values of one limit in a store. ``None``: not limited in this respect."""
+
+    concurrency: int | None = None
+    rate: int | None = None
+    rate_seconds: float | None = None
+    burst: int | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.concurrency is not None:
+            parts.append(f"{self.concurrency} at once")
+        if self.rate is not None and self.rate_seconds is not None:
+            burst = f" (burst {self.burst})" if (self.burst or 1) > 1 else ""
+            parts.append(f"{self.rate} per {format_duration(self.rate_seconds)}{burst}")
+        return ", ".join(parts) or "no limit"
+
+
+class TaskLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits of one task: the names of those in the store, and the number of running jobs in each worker."""
+
+    concurrency: str | None = None
+    rate: str | None = None
+    per_worker: int | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its limits in the store."""
+        return {name for name in (self.concurrency, self.rate) if name is not None}
+
+
+NO_LIMITS = TaskLimits()
+
+
+class TaskDeclarations(msgspec.Struct, frozen=True):
+    """What a worker's tasks declare, for the store: producers and other workers may not know the tasks."""
+
+    queues: Mapping[str, str] = {}
+    """The queue of each task."""
+    tasks: Mapping[str, TaskLimits] = {}
+    """The tasks with limits in the store."""
+    limits: Mapping[str, LimitValues] = {}
+    """The values of these limits, by name."""
+
+
+NO_DECLARATIONS = TaskDeclarations()
+
+
+def read_limits(task: str, declared: object) -> tuple[TaskLimits, dict[str, LimitValues]]:
+    """Return the limits of a task, and the values of those in the store by name. Raises ConfigurationError."""
+    if declared is None:
+        return NO_LIMITS, {}
+    if isinstance(declared, Concurrency | Rate):
+        declared = [declared]
+    if not isinstance(declared, Iterable) or isinstance(declared, str | bytes | Mapping):
+        raise ConfigurationError(f"limits: got {a_type(declared)}; use a list of Concurrency(…) and Rate(…)")
+    names: dict[str, Any] = {}
+    values: dict[str, LimitValues] = {}
+    for limit in declared:
+        field, name, own_values = _read_limit(task, limit)
+        if field in names:
+            raise ConfigurationError(f"limits: two limits of the same kind: {_KINDS[field]}; use one of them")
+        names[field] = name
+        if own_values is not None:
+            values[name] = merge(values.get(name), own_values)
+    return TaskLimits(**names), values
+
+
+_KINDS = {
+    "concurrency": "Concurrency",
+    "rate": "Rate",
+    "per_worker": "Concurrency(…, per='worker')",
+}
+
+
+def _read_limit(task: str, limit: object) -> tuple[str, Any, LimitValues | None]:
+    """Return the field of ``TaskLimits``, its value, and the values for the store."""
+    match limit:
+        case Concurrency(number, _, "worker"):
+            return "per_worker", number, None
+        case Concurrency(number, name):
+            return "concurrency", name or task, LimitValues(concurrency=number)
+        case Rate(number, _, name, burst):
+            return "rate", name or task, LimitValues(rate=number, rate_seconds=limit.period, burst=burst)
+        case type() if limit in (Concurrency, Rate):
+            raise ConfigurationError(f"limits: got the class {limit.__name__}; use {limit.__name__}(…)")
+        case _:
+            raise ConfigurationError(f"limits: got {a_type(limit)}; use Concurrency(…) or Rate(…)")
+
+
+def merge(first: LimitValues | None, second: LimitValues) -> LimitValues:
+    """Return the values of both declarations of one name. Raises ConfigurationError if they contradict each other."""
+    if first is None:
+        return second
+    merged = {}
+    for field in LimitValues.__struct_fields__:
+        own, other = getattr(first, field), getattr(second, field)
+        if own is not None and other is not None and own != other:
+            raise ConfigurationError(f"two declarations of one limit: {first}, and {second}; use the same values")
+        merged[field] = own if other is None else other
+    return LimitValues(**merged)
+
+
+def refuse_undeclared(name: str, declared: LimitValues, changes: LimitValues) -> None:
+    """Raise InvalidJob if the changes are of a kind that the limit's tasks do not declare."""
+    if changes.concurrency is not None and declared.concurrency is None:
+        raise InvalidJob(f"limit {name!r} has no concurrency: its tasks declare none")
+    if declared.rate is None and any(
+        value is not None for value in (changes.rate, changes.rate_seconds, changes.burst)
+    ):
+        raise InvalidJob(f"limit {name!r} has no rate: its tasks declare none")
+
+
+def check_values(name: str, values: LimitValues) -> LimitValues:
+    """Return the values of a limit if a task could declare them. Raises InvalidJob."""
+    limits.check_name("limit", name, limits.MAX_TASK_CHARACTERS)
+    try:
+        if values.concurrency is not None:
+            Concurrency(values.concurrency)
+        if values.rate is not None or values.rate_seconds is not None or values.burst is not None:
+            Rate(values.rate or 0, values.rate_seconds or 0.0, burst=values.burst or 1)
+    except ConfigurationError as error:
+        raise InvalidJob(f"limit {name!r}: {error}") from None
+    return values
+
+
+def next_start(values: LimitValues, stored: float | None, now: float) -> float:
+    """Return the start of the next job of a rate if all starts were evenly spaced (GCRA).
+
+    Times are seconds of one clock. ``stored`` is this time after the last start; ``None``: none has started. It is at
+    most ``burst`` intervals ahead, unless the clock was set back or the limit was changed: then it is ignored.
+    """
+    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _TOLERANCE_SECONDS:
+        return now
+    return max(stored, now)
+
+
+def starts_allowed(values: LimitValues, stored: float | None, now: float) -> int:
+    """Return how many jobs of a rate may start now."""
+    ahead = (next_start(values, stored, now) - now) / _interval(values)
+    return max(int((values.burst or 1) - ahead + _ROUNDING), 0)
+
+
+def after_starts(values: LimitValues, stored: float | None, now: float, number: int) -> float:
+    """Return the value to store when this many jobs start now."""
+    return next_start(values, stored, now) + number * _interval(values)
+
+
+def rate_opens_at(values: LimitValues, stored: float | None, now: float) -> float:
+    """Return the time from which a job of a rate may start."""
+    return next_start(values, stored, now) - ((values.burst or 1) - 1) * _interval(values)
+
+
+def _interval(values: LimitValues) -> float:
+    """Return the seconds between two starts that are evenly spaced."""
+    assert values.rate is not None
+    assert values.rate_seconds is not None
+    return values.rate_seconds / values.rate
+
+
+_TOLERANCE_SECONDS = 0.001
+_ROUNDING = 1e-6
+"""Starts are counted in whole numbers: an allowance of 0.9999999 is one start."""
+
+
+def overridden(declared: LimitValues, override: LimitValues) -> LimitValues:
+    """Return the values in effect: those of the override where it has some."""
+    changes = {name: value for name in LimitValues.__struct_fields__ if (value := getattr(override, name)) is not None}
+    return msgspec.structs.replace(declared, **changes)
+
+
+def _check_number(kind: str, field: str, value: object, maximum: int) -> None:
+    if type(value) is not int or not 1 <= value <= maximum:
+        raise ConfigurationError(f"{kind}: {field}: got {value!r}; use a whole number from 1 to {maximum:,}")
+
+
+def _check_name(kind: str, name: object) -> None:
+    if name is not None:
+        try:
+            limits.check_name("name", name, limits.MAX_TASK_CHARACTERS)
+        except InvalidJob as error:
+            raise ConfigurationError(f"{kind}: {error}") from None

@@ -1,0 +1,259 @@
+-- Limits of tasks: how many jobs run at the same time, and how many start in a period, over all workers.
+--
+-- Each limit has a row in `limits`, with the values that all workers obey. `task_limits` has the limits of each task: a
+-- `concurrency` and a `rate`, each the name of a row; tasks may share one.
+--
+-- A running job of a concurrency limit has a slot: a number in its own row (`limit_name`, `limit_slot`), unique while the
+-- job is processing (index live_limit_slots). So whatever ends `processing` frees the slot in the same write.
+--
+-- A rate is kept by one time in its row, `next_start`: the start of the next job if all starts were evenly spaced (GCRA).
+-- A claim moves it by one interval for each job. Jobs may start while it is at most `burst - 1` intervals ahead.
+--
+-- A claim leaves out tasks whose limits have no room (`closed_tasks`), as if they were paused. Then it chooses jobs, and
+-- `admit` keeps those for which there is room. It locks the rows of their limits, never waiting, and reads the slots in
+-- use in a later statement, which sees all claims that have held these locks. Such a claim commits durably.
+--
+-- The arithmetic of rates is in jobs/task_limits.py too. The client has checked all values.
+
+-- Return the start of the next job of a rate if all starts were evenly spaced. It is at most `burst` intervals ahead,
+-- unless the clock was set back or the limit was changed: then it is ignored.
+create or replace function {schema}.next_start(_limit {schema}.limits, _at timestamptz) returns timestamptz
+language sql stable as $$
+  select case
+    when _limit.rate is null then null
+    when _limit.next_start > _at
+      + (coalesce(_limit.burst, 1) * _limit.rate_seconds / _limit.rate + 0.001) * interval '1 second' then _at
+    else greatest(_limit.next_start, _at) end
+$$;
+
+-- Return how many jobs of a rate may start now; NULL if the limit has no rate.
+create or replace function {schema}.starts_allowed(_limit {schema}.limits, _at timestamptz) returns int
+language sql stable as $$
+  select greatest(floor(coalesce(_limit.burst, 1) + 1e-6
+    - extract(epoch from {schema}.next_start(_limit, _at) - _at) * _limit.rate / _limit.rate_seconds), 0)::int
+$$;
+
+-- Return the time from which a job of a rate may start; NULL if the limit has no rate.
+create or replace function {schema}.rate_opens_at(_limit {schema}.limits, _at timestamptz) returns timestamptz
+language sql stable as $$
+  select {schema}.next_start(_limit, _at)
+    - (coalesce(_limit.burst, 1) - 1) * _limit.rate_seconds / _limit.rate * interval '1 second'
+$$;
+
+-- Return the tasks of which no job may start now, and the time from which one may; infinity: when a job ends.
+create or replace function {schema}.closed_tasks(_at timestamptz) returns table (task text, opens_at timestamptz)
+language sql stable as $$
+  with state as materialized (
+    select l.name, l.held_until,
+      case when l.concurrency <= (
+          select count(*) from {schema}.live j
+          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+        then 'infinity'::timestamptz end as slot_at,
+      {schema}.rate_opens_at(l, _at) as rate_at
+    from {schema}.limits l
+  )
+  select t.task, o.opens_at
+  from {schema}.task_limits t
+    left join state c on c.name = t.concurrency
+    left join state r on r.name = t.rate
+    cross join lateral (select greatest(c.held_until, c.slot_at, r.held_until, r.rate_at) as opens_at) o
+  where o.opens_at > _at
+$$;
+
+-- Return those of these tasks (NULL: of all tasks with waiting jobs) of which a job may start now, in their order.
+create or replace function {schema}.open_tasks(_tasks text[], _at timestamptz) returns text[]
+language plpgsql stable as $$
+declare
+  _closed text[] := array(select c.task from {schema}.closed_tasks(_at) c);
+begin
+  if cardinality(_closed) = 0 then return _tasks; end if;
+  return array(select t.task from unnest(coalesce(_tasks, {schema}.waiting_tasks())) with ordinality as t(task, place)
+               where t.task <> all(_closed) order by t.place);
+end $$;
+
+-- Return those of these tasks (NULL: of all tasks with waiting jobs) that have no limit, in their order.
+create or replace function {schema}.unlimited_tasks(_tasks text[]) returns text[]
+language sql stable as $$
+  select array(select t.task from unnest(coalesce(_tasks, {schema}.waiting_tasks())) with ordinality as t(task, place)
+               where not exists (select from {schema}.task_limits l where l.task = t.task) order by t.place)
+$$;
+
+-- Return this many free slots of a limit, the lowest numbers first.
+create or replace function {schema}.free_slots(_name text, _count int) returns int[]
+language sql stable as $$
+  with used as materialized (
+    select j.limit_slot as slot from {schema}.live j
+    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+  )
+  select array(
+    select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
+    except select u.slot from used u
+    order by 1 limit _count)
+$$;
+
+-- Keep those of the picked jobs that may start, in their order. `limited`, `names` and `slots` belong together: the jobs
+-- with a concurrency limit, and their slots. `_free`: the number of jobs that the worker starts at once. The others are
+-- claimed ahead, which jobs with a rate never are, and jobs of a concurrency limit only while less than half of it is in
+-- use. `_rooms`: how many jobs of a task the worker itself allows; NULL: any number. `is_locked`: another claim has
+-- locked a limit, so the caller claims again if no job is left.
+create or replace function {schema}.admit(
+  _picked bigint[], _free int, _rooms jsonb, _at timestamptz,
+  out ids bigint[], out limited bigint[], out names text[], out slots int[], out is_locked boolean
+)
+language plpgsql as $$
+declare
+  _names text[];
+  _locked text[];
+  _room int[];
+  _ahead int[];
+  _starts int[];
+  _rates text[];
+begin
+  _names := array(
+    select distinct n.name
+    from unnest(_picked) as p(id)
+      cross join lateral (select l.task from {schema}.live l where l.id = p.id offset 0) j
+      join {schema}.task_limits t on t.task = j.task
+      cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+    where n.name is not null);
+  _locked := array(select l.name from {schema}.limits l where l.name = any(_names) order by l.name for update skip locked);
+  is_locked := cardinality(_locked) < cardinality(_names);
+  -- A new statement, now that the rows are locked: it sees the slots and starts of all claims before this one.
+  select array_agg(case when l.held_until > _at then 0 else greatest(l.concurrency - u.used, 0) end order by n.place),
+      array_agg(greatest(l.concurrency / 2 - u.used, 0) order by n.place),
+      array_agg(case when l.held_until > _at then 0 else {schema}.starts_allowed(l, _at) end order by n.place)
+    into _room, _ahead, _starts
+    from unnest(_locked) with ordinality as n(name, place)
+      join {schema}.limits l on l.name = n.name
+      cross join lateral (
+        select count(*)::int as used from {schema}.live j
+        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+  with picked as (
+    select p.id, p.place, t.concurrency, t.rate,
+      array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
+      row_number() over (partition by t.concurrency order by p.place) as c_number,
+      row_number() over (partition by t.rate order by p.place) as r_number,
+      row_number() over (partition by j.task order by p.place) as task_number, (_rooms->>j.task)::int as task_room
+    from unnest(_picked) with ordinality as p(id, place)
+      cross join lateral (select l.task from {schema}.live l where l.id = p.id offset 0) j
+      left join {schema}.task_limits t on t.task = j.task
+  ), fitting as (
+    select f.*, row_number() over (order by f.place) as number from picked f
+    where (f.concurrency is null or f.c is not null and coalesce(f.c_number <= _room[f.c], true))
+      and (f.rate is null or f.r is not null and coalesce(f.r_number <= _starts[f.r], true))
+      and coalesce(f.task_number <= f.task_room, true)
+  ), admitted as (
+    select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
+    where a.number <= _free or a.rate is null and coalesce(a.c_number <= _ahead[a.c], true)
+  ), free as (
+    select a.c, {schema}.free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
+  )
+  select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
+      array_agg(a.concurrency) filter (where a.c is not null),
+      array_agg(f.slots[a.slot_number]) filter (where a.c is not null), array_agg(a.rate) filter (where a.r is not null)
+    into ids, limited, names, slots, _rates
+    from admitted a left join free f on f.c = a.c;
+  ids := coalesce(ids, '{}');
+  update {schema}.limits l
+    set next_start = {schema}.next_start(l, _at)
+      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
+    where l.name = any(_rates);
+end $$;
+
+-- Start no job of the limits of these tasks for these seconds (RateLimited). A longer hold stays.
+create or replace function {schema}.hold_limits(_tasks text[], _seconds double precision[], _at timestamptz) returns void
+language sql as $$
+  update {schema}.limits l
+    set held_until = h.until
+    from (
+      select n.name, max(_at + s.seconds * interval '1 second') as until
+      from unnest(_tasks, _seconds) as s(task, seconds)
+        join {schema}.task_limits t on t.task = s.task
+        cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+      where n.name is not null
+      group by n.name order by n.name) h
+    where l.name = h.name and (l.held_until is null or l.held_until < h.until)
+$$;
+
+-- Wake sleeping workers if a full limit among these has a waiting job: jobs of them have just freed slots. The names have
+-- one element for each freed slot.
+create or replace function {schema}.wake_for_limits(_names text[], _at timestamptz) returns void
+language plpgsql as $$
+begin
+  if exists (
+    select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
+      join {schema}.limits l on l.name = f.name
+      cross join lateral (
+        select count(*) as used from {schema}.live j
+        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      join {schema}.task_limits t on t.concurrency = f.name
+    where u.used + f.freed >= l.concurrency and {schema}.earliest_due(array[t.task], null, null, _at) <= _at)
+  then
+    perform {schema}.wake();
+  end if;
+end $$;
+
+-- Return the names of the limits in which these jobs have slots, one for each slot.
+create or replace function {schema}.slots_held(_ids bigint[]) returns text[]
+language sql stable as $$
+  select array_agg(j.limit_name) from unnest(_ids) as f(id) cross join lateral (
+    select l.limit_name from {schema}.live l
+    where l.id = f.id and l.limit_slot is not null and l.worker is not null offset 0) j
+$$;
+
+-- Store the limits that the tasks of a starting worker declare: `_tasks` has the names of the limits of each task,
+-- `_limits` the values, and `_all` all tasks of the worker. Overrides stay.
+create or replace function {schema}.declare_limits(_tasks json, _limits json, _all text[]) returns void
+language plpgsql as $$
+begin
+  if not exists (select from json_each(_limits)) and not exists (select from {schema}.limits) then return; end if;
+  perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
+  insert into {schema}.limits as known (name, declared)
+    select d.key, d.value::jsonb from json_each(_limits) d
+    where not exists (select from {schema}.limits l where l.name = d.key and l.declared = d.value::jsonb)
+    on conflict (name) do update set declared = excluded.declared;
+  insert into {schema}.task_limits as known (task, concurrency, rate)
+    select d.key, d.value->>'concurrency', d.value->>'rate' from json_each(_tasks) d
+    where not exists (
+      select from {schema}.task_limits t
+      where t.task = d.key and t.concurrency is not distinct from d.value->>'concurrency'
+        and t.rate is not distinct from d.value->>'rate')
+    on conflict (task) do update set concurrency = excluded.concurrency, rate = excluded.rate;
+  delete from {schema}.task_limits t
+    where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
+  delete from {schema}.limits l
+    where l.override = '{}' and not exists (select from {schema}.task_limits t where l.name in (t.concurrency, t.rate));
+end $$;
+
+-- Override values of a limit, which declarations leave unchanged. NULL: as it is. Jobs that run continue; a lower
+-- concurrency starts nothing until fewer run. A concurrency of 0 starts nothing.
+create or replace function {schema}.set_limit(
+  limit_name text, concurrency int default null, rate int default null, per interval default null, burst int default null
+) returns void
+language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+  _new constant jsonb := jsonb_strip_nulls(jsonb_build_object(
+    'concurrency', concurrency, 'rate', rate, 'rate_seconds', extract(epoch from per), 'burst', burst));
+  _declared jsonb;
+begin
+  select l.declared into _declared from {schema}.limits l where l.name = limit_name for update;
+  if not found then
+    raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
+  elsif concurrency is not null and not _declared ? 'concurrency' then
+    raise exception 'Limit % has no concurrency: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif (rate is not null or per is not null or burst is not null) and not _declared ? 'rate' then
+    raise exception 'Limit % has no rate: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  end if;
+  update {schema}.limits l set override = l.override || _new where l.name = limit_name;
+  perform {schema}.wake();
+end $$;
+
+-- Remove the override of a limit, and end its hold. Return true if there was one.
+create or replace function {schema}.reset_limit(limit_name text) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  update {schema}.limits l set override = '{}', held_until = null
+    where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
+  if found then perform {schema}.wake(); end if;
+  return found;
+end $$;

@@ -1,0 +1,251 @@
+"""Limits of tasks: no store starts more jobs than they allow, and none forgets a slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import RateLimited
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
+from stowhand.protocols.operator import WorkerList
+from tests.contract.needs import needs
+from tests.contract.store_harness import LEASE, SETTLEMENTS, SNOOZED, StoreHarness, judged
+
+pytestmark = needs("task_limits")
+ENDS = ("beat", "release", "abandon", "reset", *SETTLEMENTS)
+
+
+async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
+    """Declare limits, as a starting worker does: ``concurrency``, or ``rate`` with ``seconds`` and ``burst``."""
+    limits: dict[str, LimitValues] = {}
+    own_limits = {}
+    for task, options in tasks.items():
+        name = options.get("name", task)
+        kinds = {}
+        if "concurrency" in options:
+            kinds["concurrency"] = name
+            limits[name] = LimitValues(concurrency=options["concurrency"])
+        if "rate" in options:
+            kinds["rate"] = f"{name} rate"
+            values = LimitValues(
+                rate=options["rate"], rate_seconds=options.get("seconds", 1.0), burst=options.get("burst", 1)
+            )
+            limits[kinds["rate"]] = values
+        if kinds:
+            own_limits[task] = TaskLimits(**kinds)
+    heartbeats = harness.another_heartbeats(harness.store)
+    assert isinstance(heartbeats, WorkerList)
+    await heartbeats.declare_tasks(TaskDeclarations(dict.fromkeys(tasks, "default"), own_limits, limits))
+
+
+async def claimed_tasks(harness: StoreHarness, limit: int = 100, **options: Any) -> list[str]:
+    return [claim.task for claim in await harness.claim(limit, **options)]
+
+
+async def end(harness: StoreHarness, lease: Lease, how: str) -> None:
+    match how:
+        case "release":
+            assert not await harness.heartbeats.release([lease])
+        case "abandon":
+            assert await harness.heartbeats.abandon(lease.token)
+        case "reset":
+            await harness.lose(lease)
+        case _:
+            await harness.settle(lease, SETTLEMENTS[how])
+
+
+async def test_no_more_jobs_of_a_task_run_than_its_limit_allows(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 3})
+    for _ in range(5):
+        await harness.add()
+        await harness.add("free")
+    assert sorted(await claimed_tasks(harness)) == ["free"] * 5 + ["t"] * 3
+    assert await claimed_tasks(harness) == []
+    assert await harness.store.next_due(("t",)) is None, "the end of a job wakes the workers"
+
+
+@pytest.mark.parametrize("how", [how for how in ENDS if how != "beat"])
+async def test_whatever_ends_a_job_frees_its_slot(harness: StoreHarness, how: str) -> None:
+    await declare(harness, t={"concurrency": 1})
+    lease = await harness.start()
+    for _ in range(2):
+        await harness.add(priority=-1)
+    assert await claimed_tasks(harness) == []
+    await end(harness, lease, how)
+    assert await claimed_tasks(harness) == ["t"], how
+    assert await claimed_tasks(harness) == []
+
+
+async def test_a_heartbeat_keeps_the_slot(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 1})
+    lease = await harness.start()
+    await harness.add()
+    await harness.pass_time(LEASE / 2)
+    pulse = await harness.heartbeats.beat([lease], LEASE)
+    assert not pulse.lost
+    assert await claimed_tasks(harness) == []
+
+
+async def test_tasks_share_a_limit_by_its_name(harness: StoreHarness) -> None:
+    await declare(harness, a={"concurrency": 2, "name": "shared"}, b={"concurrency": 2, "name": "shared"})
+    for _ in range(2):
+        await harness.add("a")
+        await harness.add("b")
+    assert await claimed_tasks(harness) == ["a", "b"]
+    assert await claimed_tasks(harness) == []
+
+
+async def test_jobs_behind_a_full_limit_do_not_delay_others(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 1})
+    for _ in range(50):
+        await harness.add(priority=-1)
+    await harness.add("free")
+    assert await claimed_tasks(harness, limit=10) == ["t"]
+    assert await claimed_tasks(harness, limit=10) == ["free"]
+
+
+async def test_a_serial_key_and_a_limit_of_the_task_both_hold(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 2})
+    for serial in ("a", "a", "b", "c"):
+        await harness.add(serial=serial)
+    first = await harness.claim(10)
+    assert [claim.serial for claim in first] == ["a", "b"]
+    await harness.settle(first[0].lease)
+    assert [claim.serial for claim in await harness.claim(10)] == ["a"]
+    await harness.settle(first[1].lease)
+    assert [claim.serial for claim in await harness.claim(10)] == ["c"]
+
+
+async def test_a_suspect_needs_a_slot_too(harness: StoreHarness) -> None:
+    await harness.make_suspect("t")
+    await declare(harness, t={"concurrency": 1})
+    await harness.start("t", priority=-1)
+    assert await claimed_tasks(harness, limit=1, suspects=True) == []
+    await harness.make_suspect("other")
+    assert await claimed_tasks(harness, limit=1, suspects=True) == ["other"], "it does not block other suspects"
+
+
+async def test_a_rate_starts_jobs_at_even_intervals(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 4, "seconds": 2.0})
+    for _ in range(3):
+        await harness.add()
+    assert await claimed_tasks(harness) == ["t"]
+    assert await claimed_tasks(harness) == []
+    assert await harness.store.next_due(("t",)) == pytest.approx(0.5, abs=0.001)
+    await harness.pass_time(0.5)
+    assert await claimed_tasks(harness) == ["t"]
+    await harness.pass_time(0.4)
+    assert await claimed_tasks(harness) == []
+    await harness.pass_time(0.1)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+async def test_a_burst_starts_at_once_after_a_pause(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 10, "burst": 3})
+    for _ in range(10):
+        await harness.add()
+    assert len(await claimed_tasks(harness)) == 3
+    assert len(await claimed_tasks(harness)) == 0
+    await harness.pass_time(0.1)
+    assert len(await claimed_tasks(harness)) == 1
+    await harness.pass_time(60)
+    assert len(await claimed_tasks(harness)) == 3
+
+
+@pytest.mark.parametrize("burst", [1, 3])
+async def test_no_period_has_more_starts_than_the_rate_allows(harness: StoreHarness, burst: int) -> None:
+    await declare(harness, t={"rate": 5, "burst": burst})
+    for _ in range(40):
+        await harness.add()
+    starts: list[float] = []
+    for tick in range(60):
+        starts += [tick * 0.07] * len(await claimed_tasks(harness, limit=1 + tick % 4))
+        await harness.pass_time(0.07)
+    for number, first in enumerate(starts):
+        for last in range(number, len(starts)):
+            assert last - number + 1 <= burst + (starts[last] - first) * 5 + 1e-6
+    assert len(starts) >= 20
+
+
+async def test_a_returned_job_has_used_its_start(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 1})
+    lease = await harness.start()
+    await end(harness, lease, "release")
+    assert await claimed_tasks(harness) == []
+    await harness.pass_time(1)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+async def test_a_raised_rate_applies_at_once(harness: StoreHarness) -> None:
+    """As after a clock that was set back: the time of the next start is far ahead."""
+    await declare(harness, t={"rate": 1, "seconds": 86_400.0})
+    for _ in range(3):
+        await harness.add()
+    assert len(await claimed_tasks(harness)) == 1
+    assert len(await claimed_tasks(harness)) == 0
+    await declare(harness, t={"rate": 1, "seconds": 2.0})
+    assert len(await claimed_tasks(harness)) == 1
+    assert await harness.store.next_due(("t",)) == pytest.approx(2, abs=0.001)
+
+
+async def test_jobs_with_a_rate_are_claimed_only_for_free_slots(harness: StoreHarness) -> None:
+    await declare(harness, rated={"rate": 1000, "burst": 100}, limited={"concurrency": 10})
+    for task in ("rated", "limited", "free"):
+        for _ in range(8):
+            await harness.add(task)
+    tasks = await claimed_tasks(harness, free_slots=2)
+    assert tasks.count("rated") == 2
+    assert tasks.count("limited") == 5, "ahead only while less than half of the slots are in use"
+    assert tasks.count("free") == 8
+
+
+async def test_a_worker_names_the_room_that_it_has_for_a_task(harness: StoreHarness) -> None:
+    for _ in range(3):
+        await harness.add()
+        await harness.add("free")
+    assert sorted(await claimed_tasks(harness, task_rooms={"t": 1, "free": 2})) == ["free", "free", "t"]
+    assert sorted(await claimed_tasks(harness)) == ["free", "t", "t"]
+
+
+async def test_a_refused_call_holds_the_limits_of_its_task(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 1000, "burst": 100, "concurrency": 50}, other={"concurrency": 5})
+    lease = await harness.start()
+    await harness.add()
+    await harness.add("other")
+    await harness.settle(lease, judged(RateLimited(30)))
+    assert await claimed_tasks(harness) == ["other"]
+    assert await harness.store.next_due(("t",)) == pytest.approx(30, abs=0.001)
+    await harness.pass_time(30.001)
+    assert await claimed_tasks(harness) == ["t", "t"]
+    assert (await harness.job(lease.job_id)).attempts == 1, "the refused attempt does not count"
+
+
+async def test_a_snooze_holds_no_limit(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 50})
+    lease = await harness.start()
+    await harness.add()
+    await harness.settle(lease, SNOOZED)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+async def test_a_zombie_holds_no_limit(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 50})
+    lease = await harness.start()
+    await harness.lose(lease)
+    await harness.settle(lease, judged(RateLimited(30)))
+    assert await claimed_tasks(harness) == ["t"]
+
+
+async def test_the_limits_of_a_task_are_what_the_last_started_worker_declared(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 1}, u={})
+    for _ in range(5):
+        await harness.add()
+    assert len(await claimed_tasks(harness)) == 1
+    await declare(harness, t={"concurrency": 3})
+    assert len(await claimed_tasks(harness)) == 2
+    await declare(harness, t={"concurrency": 1})
+    assert len(await claimed_tasks(harness)) == 0, "a lowered limit stops nobody and starts nothing"
+    await declare(harness, t={})
+    assert len(await claimed_tasks(harness)) == 2
