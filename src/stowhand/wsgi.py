@@ -38,6 +38,7 @@ class Dashboard:
         if events is None:
             LendingListener(events := Events(), name="web")
         self._board = mounted_board(app, events)
+        self.report_bug = self._board.report_bug
         self._portal = Portal(app.close)
 
     def answer(self, request: Request) -> Reply:
@@ -65,14 +66,19 @@ def dashboard(
     Args:
         app: The App whose store is shown.
         rights: Returns the rights of the sender of a request, from its environ: some of ``look``, ``payloads``,
-            ``act``, ``add``, or a ``Visitor``. If it raises, nothing is shown.
+            ``act``, ``add``, or a ``Visitor``. If it raises, nothing is shown: the error is logged, and your server
+            gets it.
         events: Receive changes and outages. By default they are logged.
 
     """
     board = Dashboard(app, events)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        visitor = Visitor.of(rights(environ))
+        try:
+            visitor = Visitor.of(rights(environ))
+        except Exception as error:
+            board.report_bug("rights", error)
+            raise
         try:
             request = _request(environ, visitor)
         except Refused as refused:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from wsgiref.types import WSGIEnvironment
 
 import httpx
 import psycopg
@@ -17,10 +18,12 @@ import pytest
 from fastapi import FastAPI
 from psycopg.conninfo import make_conninfo
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
+from werkzeug.test import Client
 
-from stowhand import App, NewJob, State
+from stowhand import App, NewJob, State, wsgi
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
@@ -111,6 +114,34 @@ async def test_the_application_decides_the_rights_of_visitors() -> None:
             await said("typo")
         assert (await client.get("/ops/jobs/", headers={"x-user": "ada"}, params={"x": "y" * 9})).status_code == 200
     await app.close()
+
+
+async def test_an_error_of_rights_is_logged_and_a_chosen_reply_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    def rights(request: Request) -> list[str]:
+        if "cookie" not in request.headers:
+            raise HTTPException(307, headers={"location": "/login"})
+        return ["look"] if request.session.get("team") == "ops" else []  # without SessionMiddleware
+
+    board = dashboard(MemoryStore(), rights=rights)
+    async with browsing(fastapi(board)) as client:
+        assert (await client.get("/ops/jobs/")).headers["location"] == "/login"
+        assert caplog.messages == []
+        with pytest.raises(AssertionError, match="SessionMiddleware must be installed"):
+            await client.get("/ops/jobs/", headers={"cookie": "session=1"})
+    (line,) = caplog.records
+    assert (line.name, line.levelname) == ("stowhand.web", "ERROR")
+    assert line.getMessage().startswith("Cannot answer a request (rights); this is a bug:\nTraceback")
+    assert "SessionMiddleware must be installed" in line.getMessage()
+
+
+def test_an_error_of_rights_is_logged_in_a_wsgi_application(caplog: pytest.LogCaptureFixture) -> None:
+    def rights(environ: WSGIEnvironment) -> list[str]:
+        raise KeyError("session")
+
+    with pytest.raises(KeyError):
+        Client(wsgi.dashboard(App("memory://"), rights=rights)).get("/")
+    (line,) = caplog.records
+    assert (line.name, "KeyError: 'session'" in line.getMessage()) == ("stowhand.web", True)
 
 
 @pytest.mark.parametrize("then", [[], OSError("away")])

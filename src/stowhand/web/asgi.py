@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
@@ -96,7 +97,8 @@ def dashboard(
     Args:
         app_or_store: An App, or a store. The first page opens it; you close it.
         rights: Returns the rights of the sender of a request: some of ``look``, ``payloads``, ``act``, ``add``, or a
-            ``Visitor``, whose name appears in the audit. It may be ``async``. If it raises, nothing is shown.
+            ``Visitor``, whose name appears in the audit. It may be ``async``. If it raises, nothing is shown: the error
+            is logged, unless it is an ``HTTPException``, and your application gets it.
         prefix: Path where it is mounted, if the server does not provide it (``root_path``).
         events: Receives changes and outages. By default they are logged.
 
@@ -108,9 +110,16 @@ def dashboard(
         raise ConfigurationError(f"dashboard: prefix: got {prefix!r}; write it like /jobs-admin")
 
     async def identify_visitor(request: HttpRequest) -> Visitor:
-        visitor_rights = rights(request)
-        return Visitor.of(await visitor_rights if inspect.isawaitable(visitor_rights) else visitor_rights)
+        try:
+            visitor_rights = rights(request)
+            return Visitor.of(await visitor_rights if inspect.isawaitable(visitor_rights) else visitor_rights)
+        except HTTPException:  # A reply that the application chose, such as a redirect to its sign-in page.
+            raise
+        except Exception as error:
+            board.report_bug("rights", error)
+            raise
 
     if events is None:
         LendingListener(events := Events(), name="web")
-    return Asgi(mounted_board(app_or_store, events), identify_visitor, prefix)
+    board = mounted_board(app_or_store, events)
+    return Asgi(board, identify_visitor, prefix)

@@ -134,8 +134,12 @@ class Board:
         try:
             return await self._reply(request)
         except Exception as error:  # noqa: BLE001  boundary: a bug becomes an event and a page with the common headers
-            self._events.emit(RequestBroken(request.path, "".join(traceback.format_exception(error))))
+            self.report_bug(request.path, error)
             return self._access.protect(request, text(500, "This page has a bug; see the log of this program.\n"))
+
+    def report_bug(self, call: str, error: Exception) -> None:
+        """Emit the event of a request that cannot be answered."""
+        self._events.emit(RequestBroken(call, "".join(traceback.format_exception(error))))
 
     async def _reply(self, request: Request) -> Reply:
         admitted, immediate = await self._access.admit(request)
