@@ -15,7 +15,7 @@ StowhandError
 │   ├── JobRemoved            it was removed while the caller waited
 │   ├── JobReplaced           another job with its key replaced it
 │   ├── JobNotVisible         the transaction that enqueued it is open, or was rolled back
-│   └── ResultNotKept         it has ended; its result, or its outcome, was not kept
+│   └── ResultNotKept         it has ended and its result, or its outcome, was not kept; or it was not committed
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
@@ -133,7 +133,7 @@ class JobFailed(NoResult):
     ) -> None:
         super().__init__(message, job_id)
         self.error = error
-        """The last error: the title on the first line, then the traceback."""
+        """The last error: the title on the first line, then the traceback, which is not for visitors of a web page."""
         self.error_class = error_class
         """The dotted path of the error's class, ``WorkerDied`` or ``by hand``; ``None`` if unknown."""
         self.attempts = attempts
@@ -157,7 +157,7 @@ class JobNotVisible(NoResult):
 
 
 class ResultNotKept(NoResult):
-    """The job has ended, but its result or its outcome was not kept."""
+    """The job has ended, but its result or its outcome was not kept. By id: it may also never have been committed."""
 
 
 class UndecodablePayload(StowhandError):

@@ -429,6 +429,27 @@ def test_what_an_open_transaction_has_enqueued_is_not_visible(app: App, run: Run
     run(scenario())
 
 
+def test_the_error_for_an_id_mentions_that_its_transaction_may_not_be_committed(postgres_url: str, run: Run) -> None:
+    app = App(postgres_url)
+
+    @app.task
+    async def noop() -> None: ...
+
+    async def scenario() -> None:
+        await app.open(install=True)
+        with closing(psycopg.connect(postgres_url)) as connection:
+            job: JobHandle[None] = noop.enqueue_in(connection)
+            not_committed = rf"job {job.id} is not in the store: .* was never committed"
+            with pytest.raises(ResultNotKept, match=not_committed):
+                await app.job(job.id)
+            connection.rollback()
+            with pytest.raises(ResultNotKept, match=not_committed):
+                await app.job(job.id)
+        await app.close()
+
+    run(scenario())
+
+
 def test_what_an_open_transaction_has_enqueued_is_a_job_as_any_once_it_was_seen(
     app: App, run: Run, request: Any, tmp_path: Path
 ) -> None:
@@ -478,7 +499,7 @@ def test_what_an_open_transaction_has_enqueued_is_a_job_as_any_once_it_was_seen(
 def test_an_id_that_no_job_can_have_is_unknown(app: App, run: Run) -> None:
     async def scenario() -> None:
         await app.open(install=True)
-        for wrong in (0, -1):
+        for wrong in (0, -1, 2**63, 10**30):
             with pytest.raises(UnknownJob):
                 await app.job(wrong)
         await app.close()

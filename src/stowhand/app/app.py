@@ -400,7 +400,7 @@ class App:
 
         Raises:
             UnknownJob: There never was such a job.
-            ResultNotKept: The job finished, and the store no longer keeps it.
+            ResultNotKept: The job is not in the store: it has finished or was removed, or was never committed.
             InvalidJob: The job is of another task.
 
         """

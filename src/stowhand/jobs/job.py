@@ -110,6 +110,7 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     key: str | None = None
     flags: tuple[str, ...] = ()
     last_error: str | None = None
+    """The error of the last failed attempt: the title on the first line, then the traceback."""
     revision: int = 0
     updated_at: datetime | None = None
     started_at: datetime | None = None

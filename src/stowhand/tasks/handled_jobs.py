@@ -59,14 +59,19 @@ class HandledJobs:
     async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
         """Return a handle of the job.
 
-        Raises UnknownJob; ResultNotKept for a job that is not kept any more; InvalidJob for a job of another task.
+        Raises UnknownJob; ResultNotKept for a job that is not kept any more or is not committed; InvalidJob for a job
+        of another task.
         """
+        if not 0 < job_id < 2**63:  # PostgreSQL would refuse the query.
+            raise UnknownJob(f"there never was a job {job_id}")
         while (job := await self.get(job_id)) is None:
             # The answer is empty if the job has appeared meanwhile.
             for status in await (await self.poll()).results.ask([job_id]):
-                if not status.is_known or job_id < 1:
+                if not status.is_known:
                     raise UnknownJob(f"there never was a job {job_id}")
-                raise ResultNotKept(f"job {job_id} has finished or was removed; the store does not keep it", job_id)
+                raise ResultNotKept(
+                    f"job {job_id} is not in the store: it has finished or was removed, or was never committed", job_id
+                )
         if task is not None and task.name != job.task:
             raise InvalidJob(f"job {job_id} is of task {job.task!r}, not of {task.name!r}")
         return self.handle_of(job, task)
