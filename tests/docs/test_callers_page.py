@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from fastapi import FastAPI
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
 from stowhand import App
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, SchemaMissing
 from tests.conftest import Run
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, environment
 
 PAGE = (DOCS / "how-to" / "enqueue-in-your-transaction.md").read_text()
 BLOCKS = dict(re.findall(r"^<!-- file: (\w+) -->\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -66,38 +69,85 @@ def test_an_event_of_the_orm_enqueues_for_every_order(orders: Any) -> None:
     assert sorted(job.payload["order"] for job in orders.app.sync.list()) == [1, 2]
 
 
-def test_a_request_commits_its_own_session(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+@pytest.fixture
+def fastapi_page(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module ``web`` of the page: with a worker in its lifespan. ``separate`` is the one without."""
     page = (DOCS / "how-to" / "use-it-from-fastapi.md").read_text()
-    shop, *web = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    shop = shop.replace("postgresql:///shop", postgres_url)
-    shop = shop.replace("postgresql+asyncpg:///shop", postgres_url.replace("postgresql:", "postgresql+asyncpg:"))
-    for name, text in (("shop", shop), ("web", "\n".join(web))):
-        (tmp_path / f"{name}.py").write_text(text)
+    shop, web, lifespan, *more, test = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    separate = [web, lifespan, "web = FastAPI(lifespan=lifespan)\n", *more]
+    for name, blocks in (("shop", [shop]), ("web", [web, *more]), ("separate", separate), ("test_web", [test])):
+        (tmp_path / f"{name}.py").write_text("\n".join(blocks))
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
     module = importlib.import_module("web")
     engine = create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
     module.Order.metadata.create_all(engine)
+    yield module
+    engine.dispose()
+    for name in ("shop", "web", "separate"):
+        sys.modules.pop(name, None)
 
+
+@asynccontextmanager
+async def requesting(web: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=web, raise_app_exceptions=False)
+    async with (
+        web.router.lifespan_context(web),
+        httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+    ):
+        yield client
+
+
+def test_a_request_commits_its_own_session(fastapi_page: Any, run: Run) -> None:
     async def story() -> None:
-        transport = httpx.ASGITransport(app=module.web, raise_app_exceptions=False)
-        async with (
-            module.web.router.lifespan_context(module.web),
-            httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
-        ):
+        async with requesting(fastapi_page.web) as client:
             refused = await client.post("/orders", params={"item": "nul\x00"})
             order = (await client.post("/orders", params={"item": "a lamp"})).json()
-            job = await module.app.job(order["job"], module.confirm)
+            job = await fastapi_page.app.job(order["job"], fastapi_page.confirm)
             assert refused.status_code == 500
             assert await job.result(timeout=30) == "confirmed a lamp"
+            confirmed = {"state": "completed", "result": "confirmed a lamp"}
+            assert (await client.get(f"/confirmations/{job.id}")).json() == confirmed
+            for unknown in (0, job.id + 1, 10**30):
+                assert (await client.get(f"/confirmations/{unknown}")).status_code == 404
             assert (await client.get("/healthz")).json() == {"works": True}
+            assert (await client.get("/jobs-admin/")).status_code == 403
 
     run(story())
-    engine.dispose()
-    for name in ("shop", "web"):
-        sys.modules.pop(name)
+
+
+def test_a_web_process_without_a_worker_enqueues_after_migrate(fastapi_page: Any, run: Run) -> None:
+    separate = importlib.import_module("separate")
+
+    async def story() -> None:
+        with pytest.raises(SchemaMissing):
+            await separate.web.router.lifespan_context(separate.web).__aenter__()
+        await separate.app.open(install=True)
+        async with requesting(separate.web) as client:
+            order = (await client.post("/orders", params={"item": "a lamp"})).json()
+            assert (await client.get(f"/confirmations/{order['job']}")).json() == {"state": "queued", "result": None}
+
+    run(story())
+
+
+def test_the_test_of_the_fastapi_page_passes(fastapi_page: Any, tmp_path: Path, postgres_url: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "stowhand_app=shop:app",
+        "test_web.py",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment() | {"DATABASE_URL": postgres_url}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_connection_of_a_pool_enqueues_in_its_block(orders: Any, postgres_url: str, run: Run) -> None:
