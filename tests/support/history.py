@@ -4,8 +4,8 @@
     ...                             the run under test
     assert_lawful(url)              fails with every violation of the rules below
 
-The checker knows no engine. What may follow on what comes from `jobs/lifecycle.py`; the table for people is in
-
+The checker knows no engine. What may follow on an attempt comes from `jobs/lifecycle.py`. The rules are listed in
+docs/contributing/kill-points.md.
 """
 
 from __future__ import annotations
