@@ -94,8 +94,9 @@ begin
   _locked := array(
     select q.name from "stowhand".serials q
     where q.name in (select distinct j.serial from "stowhand".live j where j.id = any(_scouts))
-      and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
+  -- A new statement under the locks: a key that was freed meanwhile keeps its scouts.
+  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or "stowhand".is_held(n.name));
   update "stowhand".serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update "stowhand".live u set absorbed = true where u.id = any(array(
     select j.id from "stowhand".live j
@@ -197,6 +198,7 @@ CREATE TABLE stowhand.live (
     cancel_requested boolean DEFAULT false NOT NULL,
     loses_retries text,
     absorbed boolean DEFAULT false NOT NULL,
+    key_slot integer,
     limit_name text,
     limit_slot integer,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -967,7 +969,7 @@ begin
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false,
+        lease_until = _until, started_at = _at, absorbed = false, key_slot = case when j.serial is not null then 1 end,
         limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
@@ -976,7 +978,7 @@ begin
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
   if cardinality(_in_serials.names) > 0 then
-    perform "stowhand".hold_serials(_in_serials.heads, _picked, _token, _at);
+    perform "stowhand".clear_hints(_in_serials.heads, _picked, _at);
   end if;
   if _admitted.limited is null and not exists (
     select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
@@ -1001,6 +1003,24 @@ begin
 exception
   when sqlstate 'GWDRY' then return null;
   when others then return sqlerrm;
+end $$;
+
+CREATE FUNCTION stowhand.clear_hints(_heads bigint[], _picked bigint[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _left text;
+begin
+  update "stowhand".serials q set hint_priority = null, hint_run_at = null, hint_id = null
+    where q.hint_run_at is not null and q.name = any(array(
+      select j.serial from "stowhand".live j where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null));
+  for _left in
+    select q.name from "stowhand".live j cross join lateral (
+      select w.name, w.absorbed from "stowhand".serials w where w.name = j.serial offset 0) q
+    where j.id = any(_heads) and not j.id = any(_picked) and q.absorbed
+  loop
+    perform "stowhand".refresh_hint(_left, _at);
+  end loop;
 end $$;
 
 CREATE FUNCTION stowhand.closed_serials(_names text[]) RETURNS text[]
@@ -2093,15 +2113,6 @@ begin
   if cardinality(_locked) > 0 then perform "stowhand".free_serials(_locked, _at); end if;
 end $$;
 
-CREATE FUNCTION stowhand.free_lost_serials(_at timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".serials q
-    where q.holder_id is not null and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
-    having count(*) > 0;
-end $$;
-
 CREATE FUNCTION stowhand.free_serials(_names text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2111,19 +2122,12 @@ declare
   _name text;
 begin
   perform from "stowhand".serials q where q.name = any(_names) order by q.name for update;
-  -- Use new statements now that the rows are locked, so that every holder and every scout that a claim has absorbed is
-  -- visible. A single statement that waited for a lock would see the current holder, but its job as it was before.
-  with freed as (
-    update "stowhand".serials q
-      set holder_id = case when q.paused_at is not null then -1 end,
-          holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- This is `holds` inline: a call for each serial key was a fifth of the cost of a settlement.
-      where q.name = any(_names) and q.holder_id is not null
-        and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
-      returning q.name, q.absorbed, q.paused_at
-  )
-  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
-    where f.paused_at is null;
+  -- Use new statements now that the rows are locked, so that every running job and every scout that a claim has absorbed
+  -- is visible. A single statement that waited for a lock would see the jobs as they were before.
+  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from "stowhand".serials q
+    where q.name = any(_names) and q.paused_at is null
+      -- This is `is_held` inline: a call for each serial key was a fifth of the cost of a settlement.
+      and not exists (select from "stowhand".live j where j.serial = q.name and j.key_slot is not null and j.worker is not null);
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform "stowhand".refresh_hint(_name, _at);
@@ -2165,34 +2169,11 @@ CREATE FUNCTION stowhand.hold_limits(_tasks text[], _seconds double precision[],
     where l.name = h.name and (l.held_until is null or l.held_until < h.until)
 $$;
 
-CREATE FUNCTION stowhand.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  _names text[];
-  _ids bigint[];
-  _left text;
-begin
-  select array_agg(j.serial), array_agg(j.id) into _names, _ids from "stowhand".live j
-    where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- All rows are written by one update: an update for each of a hundred heads was half of the cost of their claim.
-  update "stowhand".serials q
-    set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
-        hint_priority = null, hint_run_at = null, hint_id = null
-    where q.name = any(_names);
-  for _left in
-    select q.name from "stowhand".live j cross join lateral (
-      select w.name, w.holder_id, w.absorbed from "stowhand".serials w where w.name = j.serial offset 0) q
-    where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
-  loop
-    perform "stowhand".refresh_hint(_left, _at);
-  end loop;
-end $$;
-
-CREATE FUNCTION stowhand.holds(_id bigint, _token uuid) RETURNS boolean
+CREATE FUNCTION stowhand.is_held(_name text) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select exists (select from "stowhand".live j where j.id = _id and j.token = _token)
+  select exists (select from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null)
+    or exists (select from "stowhand".serials q where q.name = _name and q.paused_at is not null)
 $$;
 
 CREATE FUNCTION stowhand.is_overtaken(_priority integer, _at timestamp with time zone) RETURNS boolean
@@ -2427,7 +2408,7 @@ declare
 begin
   -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
-  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'hints', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
@@ -2437,7 +2418,7 @@ begin
           delete from "stowhand".history_default h where h.ctid = any(array(
             select d.ctid from "stowhand".history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
-        when 'lost serials' then perform "stowhand".free_lost_serials(_at);
+        when 'hints' then perform "stowhand".restore_hints(_at);
         when 'serials' then perform "stowhand".prune_serials(1000);
         when 'ticks' then perform "stowhand".prune_ticks(_at);
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
@@ -2618,29 +2599,23 @@ $$;
 CREATE FUNCTION stowhand.open_serial(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
-declare
-  _held boolean;
-  _lost boolean;
 begin
-  perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
-  if found then return 'free'; end if;
-  -- The key is held, locked or new. `_lost`: its holder no longer counts. (This is `holds` inline, because a claim may
-  -- meet a hundred held keys.)
-  select q.holder_id is not null, q.paused_at is null
-      and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
-    into _held, _lost from "stowhand".serials q where q.name = _name;
+  -- A key that is held is not locked, since a claim may meet a hundred of them. (This is the first half of `is_held`.)
+  if exists (select from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null) then
+    return 'held';
+  end if;
+  perform from "stowhand".serials q where q.name = _name for update skip locked;
   if not found then
+    if exists (select from "stowhand".serials q where q.name = _name) then return 'locked'; end if;
     -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
     -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
     if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
     insert into "stowhand".serials (name) values (_name) on conflict do nothing;
-  elsif _held and not _lost then
-    return 'held';
-  elsif _held then
-    perform "stowhand".free_if_unlocked(array[_name], _at);
+    perform from "stowhand".serials q where q.name = _name for update skip locked;
+    if not found then return 'locked'; end if;
   end if;
-  perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
-  return case when found then 'free' else 'locked' end;
+  -- A new statement under the lock: it sees every claim that has held the lock before.
+  return case when "stowhand".is_held(_name) then 'held' else 'free' end;
 end $$;
 
 CREATE FUNCTION stowhand.open_tasks(_tasks text[], _at timestamp with time zone) RETURNS text[]
@@ -2681,9 +2656,7 @@ begin
     insert into "stowhand".serials (name) values (serial_key) on conflict do nothing;
   end loop;
   update "stowhand".serials q
-    set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
-        holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
-        hint_priority = null, hint_run_at = null, hint_id = null
+    set paused_at = _at, hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = serial_key and q.paused_at is null;
   return found;
 end $$;
@@ -3134,7 +3107,7 @@ declare
 begin
   for _name in
     select q.name from "stowhand".serials q
-    where q.holder_id is null and not exists (
+    where not "stowhand".is_held(q.name) and not exists (
       select from "stowhand".live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
@@ -3271,7 +3244,7 @@ begin
   update "stowhand".serials q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
-    where q.name = _name and q.holder_id is null
+    where q.name = _name and not "stowhand".is_held(_name)
       and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
@@ -3529,6 +3502,15 @@ begin
   return found;
 end $$;
 
+CREATE FUNCTION stowhand.restore_hints(_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".serials q
+    where q.absorbed and q.hint_run_at is null and not "stowhand".is_held(q.name)
+    having count(*) > 0;
+end $$;
+
 CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3684,7 +3666,7 @@ begin
   end loop;
   return least(_earliest,
     (select min(q.hint_run_at) from "stowhand".serials q where q.hint_run_at is not null),
-    (select _at from "stowhand".serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
+    (select _at from "stowhand".serials q where q.absorbed and q.hint_run_at is null and q.paused_at is null and exists (
       select from "stowhand".live j where j.serial = q.name and j.serial is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and "stowhand".takes(_queues, _excluded, j.queue)) limit 1));
@@ -3793,15 +3775,12 @@ begin
     update "stowhand".live j
       set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
           token = _token, settled_token = null, worker = _worker,
-          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false
+          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false, key_slot = 1
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
-    select array_agg(j.serial), array_agg(j.id) into _taken, _heads from "stowhand".live j
-      where j.id = any(_heads) and j.token = _token;
-    update "stowhand".serials q
-      set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
-          hint_priority = null, hint_run_at = null, hint_id = null
-      where q.name = any(_taken);
+    _taken := array(select j.serial from "stowhand".live j where j.id = any(_heads) and j.token = _token);
+    update "stowhand".serials q set hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = any(_taken) and q.hint_run_at is not null;
   end if;
   -- This leaves keys with a new holder unchanged, and wakes no worker for them.
   if (_taken @> _done.names) is not true then
@@ -3916,7 +3895,8 @@ begin
   end if;
   for _name in
     select q.name from "stowhand".serials q
-    where q.name = any(_names) and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
+    where q.name = any(_names) and q.paused_at is null
+      and not exists (select from "stowhand".live j where j.serial = q.name and j.key_slot is not null and j.worker is not null)
   loop
     exit when cardinality(_heads) >= _limit;
     _head := "stowhand".take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
@@ -4182,9 +4162,7 @@ begin
       return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
                    order by n.priority, n.run_at, n.id);
     end if;
-    continue when _name = any(_but)
-      or exists (select from "stowhand".serials q where q.name = _name and q.holder_id is not null
-                 and (q.paused_at is not null or "stowhand".holds(q.holder_id, q.holder_token)));
+    continue when _name = any(_but) or "stowhand".is_held(_name);
     _head := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -4526,16 +4504,12 @@ CREATE TABLE stowhand.pauses (
 
 CREATE TABLE stowhand.serials (
     name text NOT NULL,
-    holder_id bigint,
-    holder_token uuid,
     absorbed boolean DEFAULT false NOT NULL,
     hint_priority integer,
     hint_run_at timestamp with time zone,
     hint_id bigint,
     paused_at timestamp with time zone,
-    CONSTRAINT held_by_a_pair CHECK (((holder_id IS NULL) = (holder_token IS NULL))),
-    CONSTRAINT held_if_paused CHECK (((paused_at IS NULL) OR (holder_id IS NOT NULL))),
-    CONSTRAINT hint_if_free_and_absorbed CHECK (((hint_run_at IS NULL) OR ((holder_id IS NULL) AND absorbed))),
+    CONSTRAINT hint_if_open_and_absorbed CHECK (((hint_run_at IS NULL) OR ((paused_at IS NULL) AND absorbed))),
     CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
@@ -4728,6 +4702,8 @@ CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (s
 CREATE INDEX live_in_serial ON stowhand.live USING btree (serial, task, priority, run_at, id) INCLUDE (queue) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NOT NULL) AND (resets < 2));
 
 CREATE UNIQUE INDEX live_key ON stowhand.live USING btree (key) WHERE (key IS NOT NULL);
+
+CREATE UNIQUE INDEX live_key_slots ON stowhand.live USING btree (serial, key_slot) WHERE ((key_slot IS NOT NULL) AND (worker IS NOT NULL));
 
 CREATE UNIQUE INDEX live_limit_slots ON stowhand.live USING btree (limit_name, limit_slot) WHERE ((limit_slot IS NOT NULL) AND (worker IS NOT NULL));
 

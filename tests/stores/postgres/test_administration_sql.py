@@ -162,7 +162,10 @@ def test_unlocking_resets_the_jobs_and_frees_their_serial_keys(sql: Sql) -> None
         sql("select from stowhand.claim(%s, gen_random_uuid(), 1, 30, null, null, false)", worker)
     rows = sql("select id, locked_by, locked_at, attempts, resets, state from stowhand.force_unlock_workers('{p1}')")
     assert rows == [(1, None, None, 0, 1, "queued")]
-    assert sql("select name, holder_id is null from stowhand.serials order by name") == [("p1", True), ("p2", False)]
+    assert sql("select name, stowhand.is_held(name) from stowhand.serials order by name") == [
+        ("p1", False),
+        ("p2", True),
+    ]
     assert sql("select locked_by from stowhand.jobs order by id") == [(None,), ("p2",)]
 
 
@@ -344,4 +347,4 @@ def test_an_administrator_does_not_change_jobs_under_a_valid_lease(
         assert lost == []
         assert sql("select distinct state from stowhand.everything where state not in ('completed', 'failed')") == []
     assert sql("select count(*), count(distinct id) from stowhand.everything") == [(150, 150)]
-    assert sql("select count(*) from stowhand.serials where holder_id is not null") == [(0,)]
+    assert sql("select count(*) from stowhand.live where key_slot is not null and worker is not null") == [(0,)]

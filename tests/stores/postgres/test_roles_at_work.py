@@ -250,7 +250,7 @@ def test_only_a_worker_gets_the_token_of_a_lease(logins: Logins, store: Store, r
         ).id == lease.job_id
         for role in ("reader", "admin", "worker"):
             with psycopg.connect(logins.url(role), autocommit=True) as connection:
-                for column, table in (("token", "live"), ("settled_token", "history"), ("holder_token", "serials")):
+                for column, table in (("token", "live"), ("settled_token", "history")):
                     with pytest.raises(psycopg.errors.InsufficientPrivilege):
                         connection.execute(f"select {column} from stowhand.{table}".encode())
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):

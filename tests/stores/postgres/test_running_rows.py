@@ -27,7 +27,7 @@ def test_a_running_job_and_its_serial_key_show_their_holder(store: PostgresStore
         (1, 1, "w1", True, "processing"),
         (2, 0, None, False, "queued"),
     ]
-    assert sql("select name, holder_id from stowhand.serials") == [("q", 1)]
+    assert sql("select serial, id, key_slot from stowhand.live where worker is not null") == [("q", 1, 1)]
 
 
 class ManualClock(SystemClock):

@@ -439,7 +439,7 @@ begin
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false,
+        lease_until = _until, started_at = _at, absorbed = false, key_slot = case when j.serial is not null then 1 end,
         limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
@@ -448,7 +448,7 @@ begin
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
   if cardinality(_in_serials.names) > 0 then
-    perform {schema}.hold_serials(_in_serials.heads, _picked, _token, _at);
+    perform {schema}.clear_hints(_in_serials.heads, _picked, _at);
   end if;
   if _admitted.limited is null and not exists (
     select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
@@ -539,7 +539,7 @@ begin
   end loop;
   return least(_earliest,
     (select min(q.hint_run_at) from {schema}.serials q where q.hint_run_at is not null),
-    (select _at from {schema}.serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
+    (select _at from {schema}.serials q where q.absorbed and q.hint_run_at is null and q.paused_at is null and exists (
       select from {schema}.live j where j.serial = q.name and j.serial is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and {schema}.takes(_queues, _excluded, j.queue)) limit 1));

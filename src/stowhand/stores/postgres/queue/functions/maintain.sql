@@ -57,12 +57,12 @@ begin
   end loop;
 end $$;
 
--- Free serial keys whose holder was deleted or changed by hand. Claims find those with a waiting scout; this finds all.
-create or replace function {schema}.free_lost_serials(_at timestamptz) returns void
+-- Leave hints for serial keys whose running job was deleted or changed by hand.
+create or replace function {schema}.restore_hints(_at timestamptz) returns void
 language plpgsql as $$
 begin
   perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.serials q
-    where q.holder_id is not null and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
+    where q.absorbed and q.hint_run_at is null and not {schema}.is_held(q.name)
     having count(*) > 0;
 end $$;
 
@@ -75,7 +75,7 @@ declare
 begin
   for _name in
     select q.name from {schema}.serials q
-    where q.holder_id is null and not exists (
+    where not {schema}.is_held(q.name) and not exists (
       select from {schema}.live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
@@ -101,7 +101,7 @@ declare
 begin
   -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
-  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'hints', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
@@ -111,7 +111,7 @@ begin
           delete from {schema}.history_default h where h.ctid = any(array(
             select d.ctid from {schema}.history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
-        when 'lost serials' then perform {schema}.free_lost_serials(_at);
+        when 'hints' then perform {schema}.restore_hints(_at);
         when 'serials' then perform {schema}.prune_serials(1000);
         when 'ticks' then perform {schema}.prune_ticks(_at);
         when 'flows' then perform {schema}.prune_flows(_before, _at, 20000);

@@ -1,7 +1,7 @@
 -- Operations: pause serial keys, tasks and queues, and purge ended jobs. The list of workers for people is here, too.
 
 -- Pause a serial key: none of its jobs is claimed, and a running one continues. Return true if it was not paused
--- before. The pause holds the key as a running job would, so claims skip paused keys like busy ones, at the same cost.
+-- before. Claims skip paused keys like busy ones, at the same cost.
 create or replace function {schema}.pause_serial(serial_key text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
@@ -16,9 +16,7 @@ begin
     insert into {schema}.serials (name) values (serial_key) on conflict do nothing;
   end loop;
   update {schema}.serials q
-    set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
-        holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
-        hint_priority = null, hint_run_at = null, hint_id = null
+    set paused_at = _at, hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = serial_key and q.paused_at is null;
   return found;
 end $$;

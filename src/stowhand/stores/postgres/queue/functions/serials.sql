@@ -1,12 +1,9 @@
 -- Serial keys: jobs with the same key run one at a time, in order.
 --
--- Each key has a row in `serials`, which a claim locks before it chooses a job of the key. The claim then makes this
--- job the holder of the key (`holder_id`, `holder_token`), until the job leaves processing. (SKIP LOCKED on the jobs
--- alone does not keep the order, as measured.) An enqueue does not touch the row. A paused key is held too, once no job
--- of it runs: its holder is the pair (-1, the nil uuid) (operate.sql).
---
--- A holder counts only while its job has that token. A job that was deleted or changed by hand holds nothing. A claim
--- frees such a key when it finds it, and maintenance frees the others (`free_lost_serials`).
+-- Each key has a row in `serials`, which a claim locks before it chooses a job of the key. Then a later statement reads
+-- whether a job of the key is processing: it has the slot of the key (`live.key_slot`), which a unique index keeps for one
+-- job. So whatever ends `processing` frees the key in the same write, also a DELETE by hand. (SKIP LOCKED on the jobs alone
+-- does not keep the order, as measured.) An enqueue does not touch the row. No job of a paused key is claimed (operate.sql).
 --
 -- A claim must find the next free key without reading millions of waiting jobs of held keys:
 --   * A waiting job with a serial key is a scout, unless it is absorbed. The index live_scouts has all scouts, in the
@@ -19,15 +16,16 @@
 --   * A transaction that frees an absorbed key computes its hint, in a new statement under the same lock: the place of
 --     the key's first due job, or of its earliest one if none is due. A claim merges scouts and hints.
 -- So each waiting job of a free key is found in time: it is a scout, or its key has a hint that is no later than the
--- time at which the job is due.
+-- time at which the job is due. After a change by hand, maintenance restores the hint (`restore_hints`).
 --
 -- Parameters of most functions: `_tasks`, the tasks to claim (NULL: all); `_forbidden`, flags that a job may not have;
 -- `_queues` and `_excluded`, see `takes` (claim.sql); `_at`, the store's time. Nothing here raises an error of its own.
 
--- Return whether this job is processing under this token.
-create or replace function {schema}.holds(_id bigint, _token uuid) returns boolean
+-- Return whether a serial key is held: a job of it is processing, or it is paused.
+create or replace function {schema}.is_held(_name text) returns boolean
 language sql stable as $$
-  select exists (select from {schema}.live j where j.id = _id and j.token = _token)
+  select exists (select from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null)
+    or exists (select from {schema}.serials q where q.name = _name and q.paused_at is not null)
 $$;
 
 -- Make a job a scout again when its serial key or state changes. It is a trigger, because any statement may change
@@ -110,7 +108,7 @@ begin
   update {schema}.serials q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
-    where q.name = _name and q.holder_id is null
+    where q.name = _name and not {schema}.is_held(_name)
       and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
@@ -125,8 +123,9 @@ begin
   _locked := array(
     select q.name from {schema}.serials q
     where q.name in (select distinct j.serial from {schema}.live j where j.id = any(_scouts))
-      and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
+  -- A new statement under the locks: a key that was freed meanwhile keeps its scouts.
+  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or {schema}.is_held(n.name));
   update {schema}.serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update {schema}.live u set absorbed = true where u.id = any(array(
     select j.id from {schema}.live j
@@ -138,29 +137,23 @@ end $$;
 -- 'held' (a job of the key is processing, or the key is paused) or 'locked' (by another transaction).
 create or replace function {schema}.open_serial(_name text, _at timestamptz) returns text
 language plpgsql as $$
-declare
-  _held boolean;
-  _lost boolean;
 begin
-  perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
-  if found then return 'free'; end if;
-  -- The key is held, locked or new. `_lost`: its holder no longer counts. (This is `holds` inline, because a claim may
-  -- meet a hundred held keys.)
-  select q.holder_id is not null, q.paused_at is null
-      and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
-    into _held, _lost from {schema}.serials q where q.name = _name;
+  -- A key that is held is not locked, since a claim may meet a hundred of them. (This is the first half of `is_held`.)
+  if exists (select from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null) then
+    return 'held';
+  end if;
+  perform from {schema}.serials q where q.name = _name for update skip locked;
   if not found then
+    if exists (select from {schema}.serials q where q.name = _name) then return 'locked'; end if;
     -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
     -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
     if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
     insert into {schema}.serials (name) values (_name) on conflict do nothing;
-  elsif _held and not _lost then
-    return 'held';
-  elsif _held then
-    perform {schema}.free_if_unlocked(array[_name], _at);
+    perform from {schema}.serials q where q.name = _name for update skip locked;
+    if not found then return 'locked'; end if;
   end if;
-  perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
-  return case when found then 'free' else 'locked' end;
+  -- A new statement under the lock: it sees every claim that has held the lock before.
+  return case when {schema}.is_held(_name) then 'held' else 'free' end;
 end $$;
 
 -- Lock and return the head, the first due job, of a serial key whose row this claim has locked. Return NULL if the key
@@ -242,9 +235,7 @@ begin
       return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
                    order by n.priority, n.run_at, n.id);
     end if;
-    continue when _name = any(_but)
-      or exists (select from {schema}.serials q where q.name = _name and q.holder_id is not null
-                 and (q.paused_at is not null or {schema}.holds(q.holder_id, q.holder_token)));
+    continue when _name = any(_but) or {schema}.is_held(_name);
     _head := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -390,26 +381,20 @@ begin
   end loop;
 end $$;
 
--- Make the picked heads the holders of their serial keys. `_heads` are all heads that this claim has locked. The claim
--- has picked other jobs before some of them: their keys stay free, and need a hint if they are absorbed.
-create or replace function {schema}.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
+-- Remove the hints of keys whose heads this claim has picked: they are held now. `_heads` are all heads that this claim
+-- has locked. It has picked other jobs before some of them: their keys stay free, and need a hint if they are absorbed.
+create or replace function {schema}.clear_hints(_heads bigint[], _picked bigint[], _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _names text[];
-  _ids bigint[];
   _left text;
 begin
-  select array_agg(j.serial), array_agg(j.id) into _names, _ids from {schema}.live j
-    where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- All rows are written by one update: an update for each of a hundred heads was half of the cost of their claim.
-  update {schema}.serials q
-    set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
-        hint_priority = null, hint_run_at = null, hint_id = null
-    where q.name = any(_names);
+  update {schema}.serials q set hint_priority = null, hint_run_at = null, hint_id = null
+    where q.hint_run_at is not null and q.name = any(array(
+      select j.serial from {schema}.live j where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null));
   for _left in
     select q.name from {schema}.live j cross join lateral (
-      select w.name, w.holder_id, w.absorbed from {schema}.serials w where w.name = j.serial offset 0) q
-    where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
+      select w.name, w.absorbed from {schema}.serials w where w.name = j.serial offset 0) q
+    where j.id = any(_heads) and not j.id = any(_picked) and q.absorbed
   loop
     perform {schema}.refresh_hint(_left, _at);
   end loop;

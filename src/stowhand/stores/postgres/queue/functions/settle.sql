@@ -3,8 +3,8 @@
 -- one row does not delay the others, and two settlers do not deadlock. Rows of serial keys are locked after rows of
 -- jobs, by name. Claims wait for no lock, so they cannot be part of a deadlock.
 
--- Free the serial keys whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused key
--- is held by its pause.
+-- For serial keys of which a job has left `processing`: leave hints if they are absorbed, and wake sleepers if one of
+-- them is free and has a due job.
 create or replace function {schema}.free_serials(_names text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -13,19 +13,12 @@ declare
   _name text;
 begin
   perform from {schema}.serials q where q.name = any(_names) order by q.name for update;
-  -- Use new statements now that the rows are locked, so that every holder and every scout that a claim has absorbed is
-  -- visible. A single statement that waited for a lock would see the current holder, but its job as it was before.
-  with freed as (
-    update {schema}.serials q
-      set holder_id = case when q.paused_at is not null then -1 end,
-          holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- This is `holds` inline: a call for each serial key was a fifth of the cost of a settlement.
-      where q.name = any(_names) and q.holder_id is not null
-        and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
-      returning q.name, q.absorbed, q.paused_at
-  )
-  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
-    where f.paused_at is null;
+  -- Use new statements now that the rows are locked, so that every running job and every scout that a claim has absorbed
+  -- is visible. A single statement that waited for a lock would see the jobs as they were before.
+  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from {schema}.serials q
+    where q.name = any(_names) and q.paused_at is null
+      -- This is `is_held` inline: a call for each serial key was a fifth of the cost of a settlement.
+      and not exists (select from {schema}.live j where j.serial = q.name and j.key_slot is not null and j.worker is not null);
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform {schema}.refresh_hint(_name, _at);
@@ -213,7 +206,8 @@ begin
   end if;
   for _name in
     select q.name from {schema}.serials q
-    where q.name = any(_names) and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
+    where q.name = any(_names) and q.paused_at is null
+      and not exists (select from {schema}.live j where j.serial = q.name and j.key_slot is not null and j.worker is not null)
   loop
     exit when cardinality(_heads) >= _limit;
     _head := {schema}.take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
@@ -258,15 +252,12 @@ begin
     update {schema}.live j
       set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
           token = _token, settled_token = null, worker = _worker,
-          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false
+          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false, key_slot = 1
       where j.id = any(_heads)
       returning null::bigint[], {claimed}, j.epoch;
-    select array_agg(j.serial), array_agg(j.id) into _taken, _heads from {schema}.live j
-      where j.id = any(_heads) and j.token = _token;
-    update {schema}.serials q
-      set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
-          hint_priority = null, hint_run_at = null, hint_id = null
-      where q.name = any(_taken);
+    _taken := array(select j.serial from {schema}.live j where j.id = any(_heads) and j.token = _token);
+    update {schema}.serials q set hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = any(_taken) and q.hint_run_at is not null;
   end if;
   -- This leaves keys with a new holder unchanged, and wakes no worker for them.
   if (_taken @> _done.names) is not true then

@@ -131,7 +131,9 @@ create table {schema}.live (
   loses_retries text,
   -- Whether claims find the job by the row of its serial key instead of the index live_scouts (functions/serials.sql).
   absorbed boolean not null default false,
-  -- While the job is processing: its slot in the concurrency limit of its task (functions/limits.sql). Otherwise the last one.
+  -- While the job is processing: its slot in its serial key, which is 1 (functions/serials.sql), and its slot in the
+  -- concurrency limit of its task (functions/limits.sql). Otherwise the last ones.
+  key_slot int,
   limit_name text,
   limit_slot int,
   created_at timestamptz not null default now(),
@@ -192,7 +194,8 @@ create index live_suspects on {schema}.live (priority, run_at, id)
 -- (HOT).
 create index live_processing on {schema}.live (id) where state = 'processing';
 
--- A slot of a limit is held by one job, while that job is processing.
+-- A slot is held by one job, while that job is processing.
+create unique index live_key_slots on {schema}.live (serial, key_slot) where key_slot is not null and worker is not null;
 create unique index live_limit_slots on {schema}.live (limit_name, limit_slot)
   where limit_slot is not null and worker is not null;
 
@@ -224,24 +227,19 @@ create type {schema}.new_job as (
   flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision,
   queue text);
 
--- A serial key, from the first claim of one of its jobs. It is free if and only if holder_id is null. `absorbed`: some
--- of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key must leave a hint: the position
--- and the time at which to look for its next job. A paused serial key is held by its running job, and after that by the
--- pair (-1, the nil uuid): functions/operate.sql.
+-- A serial key, from the first claim of one of its jobs. It is free unless it is paused or a job with it is processing
+-- (live_key_slots). `absorbed`: some of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key
+-- must leave a hint: the position and the time at which to look for its next job.
 create table {schema}.serials (
   name text primary key,
-  holder_id bigint,
-  holder_token uuid,
   absorbed boolean not null default false,
   hint_priority int,
   hint_run_at timestamptz,
   hint_id bigint,
   paused_at timestamptz,
-  constraint held_by_a_pair check ((holder_id is null) = (holder_token is null)),
-  constraint hint_if_free_and_absorbed check (hint_run_at is null or (holder_id is null and absorbed)),
+  constraint hint_if_open_and_absorbed check (hint_run_at is null or (paused_at is null and absorbed)),
   constraint hint_whole check (
-    (hint_run_at is null) = (hint_priority is null) and (hint_run_at is null) = (hint_id is null)),
-  constraint held_if_paused check (paused_at is null or holder_id is not null)
+    (hint_run_at is null) = (hint_priority is null) and (hint_run_at is null) = (hint_id is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 create index serials_hinted on {schema}.serials (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
