@@ -21,6 +21,7 @@ from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import AttemptOutcome, Outcome, RaisableOutcome
 from stowhand.jobs.outcomes import from_raised, from_returned
+from stowhand.jobs.task_limits import NO_DECLARATIONS
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOK_NAMES, Function, Handler
 from stowhand.protocols.store import Claim
@@ -107,7 +108,8 @@ class Drain:
         """Run the due jobs and the jobs that they enqueue, at most ``limit``."""
         ran = self._recorder.ran = []
         chain = MiddlewareChain(middleware=(self._watched, *self._app.registry.middleware.middleware))
-        hooks = {} if self._retries else {"policy": self._once}
+        # A job of ``App.immediate`` runs when it is enqueued, whatever the limits of its task.
+        hooks = {} if self._retries else {"policy": self._once, "declarations": NO_DECLARATIONS}
         handler = HandlerWithoutResources(chain.wrap(self._inner), **hooks)
         options = msgspec.structs.replace(self._options, max_jobs=limit)
         store = await self._app.open()

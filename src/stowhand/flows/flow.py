@@ -21,6 +21,7 @@ from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.step_handler import ChildHandler, StepHandler, WorkerFunction
 from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.task_limits import refuse_limits
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_unless_configured
@@ -342,6 +343,7 @@ class Flow:
             raise ConfigurationError(
                 f"queue {queue!r} is a parent: use create_parent_workers, and create_child_workers"
             )
+        refuse_limits(function, f"workers of {queue!r}")
         if not callable(function):
             raise ConfigurationError(f"workers of {queue!r}: got {function!r}; use a function of (job)")
         if (problem := not_a_function_reason(function)) is not None:

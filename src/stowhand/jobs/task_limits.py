@@ -251,6 +251,19 @@ _ROUNDING = 1e-6
 """Starts are counted in whole numbers: an allowance of 0.9999999 is one start."""
 
 
+OTHER_LIMITS = "and a Budget for a table of yours (stowhand.table), or the Limiter of a flow's queue"
+"""What limits jobs that have no task."""
+
+
+def refuse_limits(function: object, place: str) -> None:
+    """Raise ConfigurationError if the function is a task that declares limits. ``place``: where they do not hold."""
+    if isinstance(own := getattr(function, "limits", None), TaskLimits) and own != NO_LIMITS:
+        raise ConfigurationError(
+            f"{place}: this task declares limits, which hold only for the jobs of its App; use a function without"
+            f" limits, {OTHER_LIMITS}"
+        )
+
+
 def overridden(declared: LimitValues, override: LimitValues) -> LimitValues:
     """Return the values in effect: those of the override where it has some."""
     changes = {name: value for name in LimitValues.__struct_fields__ if (value := getattr(override, name)) is not None}

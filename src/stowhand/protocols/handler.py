@@ -13,6 +13,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.events import Events
+from stowhand.jobs.task_limits import refuse_limits
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:
             _check(function)
             return cast("Handler[S]", function)
         if callable(function):
+            refuse_limits(function, "handler")
             _check(handler_object := handler(function))
             return handler_object
     raise ConfigurationError(

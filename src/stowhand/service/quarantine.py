@@ -27,7 +27,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RateLimited, Retry, Snooze
 from stowhand.observe.propagation import current_correlation_id, current_traceparent
 from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
@@ -67,7 +67,7 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     """The child's answer for one job."""
 
     kind: str
-    """``complete``, ``retry``, ``fail``, ``poison``, ``snooze``, ``cancel``; or ``unable``."""
+    """``complete``, ``retry``, ``fail``, ``poison``, ``rate_limited``, ``snooze``, ``cancel``; or ``unable``."""
     text: str = ""
     seconds: float | None = None
     result: str | None = None
@@ -83,6 +83,8 @@ class ChildAnswer(msgspec.Struct, frozen=True):
                 return Complete(None if self.result is None else msgspec.Raw(self.result.encode()))
             case "retry":
                 return Retry(self.text, self.seconds, self.payload, self.error_class)
+            case "rate_limited":
+                return RateLimited(self.seconds or 0.0)
             case "snooze":
                 return Snooze(self.seconds or 0.0)
             case "cancel":

@@ -18,7 +18,7 @@ from stowhand.app.start import traced
 from stowhand.clock import sleep_blocking
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, RateLimited, Retry, Snooze
 from stowhand.jobs.outcomes import as_failure, describe, from_raised, from_returned
 from stowhand.observe.attempt_context import AttemptContext, bind_attempt
 from stowhand.observe.job_logger import core_logger
@@ -188,6 +188,8 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
             return ChildAnswer("complete", result=result, then=then)
         case Retry(error, delay, payload, error_class):
             return ChildAnswer("retry", error, delay, payload=payload, error_class=error_class)
+        case RateLimited(delay):
+            return ChildAnswer("rate_limited", seconds=delay)
         case Snooze(delay):
             return ChildAnswer("snooze", seconds=delay)
         case Cancel(reason):

@@ -12,6 +12,7 @@ from stowhand.errors import InvalidJob, Misuse, a_type, explain_foreign_attribut
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Raisable
+from stowhand.jobs.task_limits import TaskLimits
 from stowhand.protocols.producer import AsyncConnection, Connection
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
@@ -73,6 +74,11 @@ class ConfiguredTask(Generic[P, R_co]):
     def definition(self) -> TaskDefinition:
         """The declaration of the task."""
         return self._definition
+
+    @property
+    def limits(self) -> TaskLimits:
+        """The limits that the task declares."""
+        return self._definition.limits
 
     @property
     def producer(self) -> TaskProducer:

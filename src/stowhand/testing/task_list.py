@@ -79,6 +79,7 @@ class _Once:
     def __init__(self, inner: TaskHandler) -> None:
         self._inner = inner
         self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
+        self.declarations, self.limits_per_worker = inner.declarations, inner.limits_per_worker
         self.recorder = Recorder(inner.policy)
         self._seen: set[int] = set()
         self.due_times: dict[int, datetime] = {}

@@ -30,10 +30,12 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LeaseExpiring, WorkerQuietChanged, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.task_limits import OTHER_LIMITS
 from stowhand.protocols.attempt import Stop
 from stowhand.protocols.handler import Function, Handler, handler_of
+from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Store, check_arguments, heartbeats_of
+from stowhand.protocols.store import Heartbeats, Store, check_arguments, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
 from stowhand.worker.claimer import Claimer, ClaimSize, SuspectSchedule
@@ -125,6 +127,7 @@ class Worker:
         self._limits = limits = Limits(host, state)
 
         heartbeats = heartbeats_of(store)
+        _refuse_limits(state, heartbeats)
         self._leases = leases = Leases(state)
         self._watchdog = watchdog = LoopWatchdog(policies, host.on_hang, state)
         counter = ThroughputCounter(self._clock.monotonic)
@@ -325,3 +328,11 @@ class Worker:
         unstarted = self._leases.take_unstarted(float("inf"))
         self._heartbeater.return_jobs(unstarted, "the worker stopped before it was started")
         self._heartbeater.tick_now()
+
+
+def _refuse_limits(state: WorkerState, heartbeats: Heartbeats) -> None:
+    """Raise ConfigurationError if the tasks declare limits and the store keeps none."""
+    if (state.declarations.limits or state.limits_per_worker) and not isinstance(heartbeats, WorkerList):
+        raise ConfigurationError(
+            f"limits: this store keeps no limits of tasks, so they would not hold; declare none, {OTHER_LIMITS}"
+        )
