@@ -178,8 +178,8 @@ class TasksRequest(Message, frozen=True, omit_defaults=True):
 
 class TasksReply(Message, frozen=True):
     left_out: tuple[str, ...] = ()
-    """Tasks that were not recorded: the token does not allow the task, its queue, or the values of a limit that other
-    tasks may share."""
+    """Tasks that were not recorded: the token does not allow the task, its queue, or to change a limit that other tasks
+    may share."""
 
 
 class ReleaseRequest(Message, frozen=True):

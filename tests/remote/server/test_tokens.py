@@ -16,7 +16,7 @@ from stowhand.events import InvalidTokensSent, RemoteCallAudited, RequestAnswere
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
-from tests.remote.server.lending import claiming, proof, token_of
+from tests.remote.server.lending import Client, Reply, claiming, proof, token_of
 
 EVERYTHING = ("claim", "enqueue", "read", "payload")
 
@@ -159,6 +159,24 @@ def test_a_token_declares_the_queues_of_its_tasks_and_no_other_queue(lend: Lend,
     assert "comma" in client.post("tasks", queues={"b": "x,y"}).refused(400, "invalid job")
     for task in ("a", "b", "c"):
         lending.add(task)
+    assert [claim["task"] for claim in client.claim(5)] == ["a"]
+
+
+def test_a_token_for_some_tasks_declares_no_limit_that_others_may_share(lend: Lend, tokens: Path) -> None:
+    lending = lend()
+    everyone = lending.client(token_of(tokens, "all", "claim"))
+    client = lending.client(token_of(tokens, "a", "claim", tasks=("a",)))
+
+    def declare(client: Client, name: str, concurrency: int) -> Reply:
+        limits = {name: {"concurrency": concurrency}}
+        return client.post("tasks", queues={"a": "default"}, tasks={"a": {"concurrency": name}}, limits=limits)
+
+    assert declare(client, "a", 1).body == {"left_out": []}
+    assert "limit 'shared' of the task 'a'" in declare(client, "shared", 9).refused(403, "out of scope")
+    assert declare(everyone, "shared", 1).body == {"left_out": []}
+    assert declare(client, "shared", 9).body == {"left_out": ["a"]}
+    for _ in range(3):
+        lending.add("a")
     assert [claim["task"] for claim in client.claim(5)] == ["a"]
 
 

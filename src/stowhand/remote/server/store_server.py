@@ -20,14 +20,15 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.task_limits import NO_LIMITS, TaskDeclarations, check_values
+from stowhand.jobs.task_limits import TaskDeclarations, TaskLimits, check_values
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.operator import WorkerList
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import CancellationFinder, Heartbeats, RecordedSettlement, RefusedSettlement, Verdict
 from stowhand.remote.server.claims import Claims, EncodedClaim
 from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.refusals import Refused, forbidden, malformed
 from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.remote.server.settlements import check_settlement
 from stowhand.remote.server.shared_store import SharedStore
@@ -208,14 +209,20 @@ class StoreServer:
     async def declare_tasks(self, grant: Grant, request: TasksRequest) -> TasksReply:
         """Record what a starting worker's tasks declare, as far as the token allows. Raises InvalidJob.
 
-        A token for some tasks changes only limits that no other task shares: those with the name of the task.
+        A token for some tasks changes only limits that no other task shares: those with the name of the task. Other
+        limits must be in the store already. Otherwise nothing would limit the jobs of these tasks: Refused.
         """
-        self._shared_store.queue("queues of tasks")
+        store = self._shared_store.queue("queues of tasks")
         queues = {
             limits.check_name("task", task, limits.MAX_TASK_CHARACTERS): limits.check_queue("queue", queue)
             for task, queue in request.queues.items()
-            if grant.covers(task, queue) and (grant.tasks is None or request.tasks.get(task, NO_LIMITS).names <= {task})
+            if grant.covers(task, queue)
         }
+        if grant.tasks is not None:
+            shared = {task: own for task, own in request.tasks.items() if task in queues and not own.names <= {task}}
+            if shared:
+                await _refuse_new_limits(store, shared)
+            queues = {task: queue for task, queue in queues.items() if task not in shared}
         tasks = {task: own for task, own in request.tasks.items() if task in queues}
         names = {name for own in tasks.values() for name in own.names}
         if absent := names - request.limits.keys():
@@ -304,6 +311,18 @@ class StoreServer:
                 leases.append(lease)
                 client_pairs[lease.pair] = (lease.job_id, proof.lease.token)
         return _CheckedLeases(leases, tuple(unproved), client_pairs)
+
+
+async def _refuse_new_limits(store: QueueStore, tasks: Mapping[str, TaskLimits]) -> None:
+    """Raise Refused if the store does not have these limits of the tasks yet."""
+    known = {(task, row.name) for row in await store.inspect.limits() for task in row.tasks}
+    for task, own in tasks.items():
+        for name in sorted(own.names):
+            if (task, name) not in known:
+                raise forbidden(
+                    f"this token may not declare the limit {name!r} of the task {task!r}, which other tasks may share",
+                    "first start a worker of the store itself that declares it, or use a token for all tasks",
+                )
 
 
 def _refuse_key(key: str | None) -> NoReturn:
