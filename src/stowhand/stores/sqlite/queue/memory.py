@@ -34,15 +34,16 @@ T = TypeVar("T")
 DATABASE_NAME = "memory"
 
 _IS_WAITING = "NEW.state IN ('queued', 'errored')"
-_FREES_QUEUE = "OLD.state = 'processing' AND OLD.serial IS NOT NULL"
+_FREES_OTHERS = "OLD.state = 'processing' AND (OLD.serial IS NOT NULL OR OLD.limit_slot IS NOT NULL)"
 _CLAIMABLE_EVENTS = (
     f"INSERT ON stowhand_jobs WHEN {_IS_WAITING}",
-    f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_IS_WAITING} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
+    f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_IS_WAITING} OR ({_FREES_OTHERS} AND NEW.state = 'failed')",
     # The worker that runs the job checks for the request when it is woken.
     "UPDATE OF cancel_requested ON stowhand_jobs WHEN NEW.cancel_requested",
-    f"DELETE ON stowhand_jobs WHEN {_FREES_QUEUE}",
+    f"DELETE ON stowhand_jobs WHEN {_FREES_OTHERS}",
     "DELETE ON stowhand_paused",
     "DELETE ON stowhand_pauses",
+    "UPDATE OF override ON stowhand_limits WHEN NEW.override <> OLD.override OR NEW.held_until IS NULL",
 )
 
 
