@@ -3495,11 +3495,20 @@ CREATE FUNCTION stowhand.reset_limit(limit_name text) RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '5s'
     AS $$
+declare
+  _changed boolean;
 begin
+  if not exists (select from "stowhand".limits l where l.name = limit_name) then
+    raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
+  end if;
   update "stowhand".limits l set override = '{}', held_until = null
     where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
-  if found then perform "stowhand".wake(); end if;
-  return found;
+  _changed := found;
+  delete from "stowhand".limits l
+    where l.name = limit_name and not exists (
+      select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate));
+  if _changed then perform "stowhand".wake(); end if;
+  return _changed;
 end $$;
 
 CREATE FUNCTION stowhand.restore_hints(_at timestamp with time zone) RETURNS void
@@ -3720,7 +3729,7 @@ begin
   return _best;
 end $$;
 
-CREATE FUNCTION stowhand.set_limit(limit_name text, concurrency integer DEFAULT NULL::integer, rate integer DEFAULT NULL::integer, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS void
+CREATE FUNCTION stowhand.set_limit(limit_name text, concurrency integer DEFAULT NULL::integer, rate integer DEFAULT NULL::integer, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '5s'
@@ -3737,9 +3746,15 @@ begin
     raise exception 'Limit % has no concurrency: its tasks declare none.', to_json(limit_name) using errcode = '22023';
   elsif (rate is not null or per is not null or burst is not null) and not _declared ? 'rate' then
     raise exception 'Limit % has no rate: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif not coalesce(concurrency between 0 and 1000000, true) or not coalesce(rate between 1 and 1000000, true)
+    or not coalesce(burst between 1 and 1000000, true) or not coalesce(per between '1 ms' and '366 days', true) then
+    raise exception 'Limit %: use a concurrency of 0 to 1000000, a rate and a burst of 1 to 1000000, and a period of 1 ms '
+      'to 366 days.', to_json(limit_name) using errcode = '22023';
   end if;
-  update "stowhand".limits l set override = l.override || _new where l.name = limit_name;
-  perform "stowhand".wake();
+  update "stowhand".limits l set override = l.override || _new
+    where l.name = limit_name and l.override <> l.override || _new;
+  if found then perform "stowhand".wake(); end if;
+  return found;
 end $$;
 
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)

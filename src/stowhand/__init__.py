@@ -99,7 +99,7 @@ _NAMES_OF_OTHER_MODULES = {
     " StoreTooSlow StoreUnreachable TableUnsuitable UndecodablePayload UnknownJob UnknownTask",
     "flows": "Flow FlowJob FlowWorker",
     "handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
-    "limits": "Concurrency Rate RateLimited",
+    "limits": "Concurrency LimitValues Rate RateLimited",
     "observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "outcomes": "Complete Outcome",
     "query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from stowhand.errors import InvalidJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import RateLimited
 from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
-from stowhand.protocols.operator import WorkerList
-from tests.contract.needs import needs
+from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.operator import MAX_SHOWN_SLOTS, LimitChange, LimitRow, WorkerList
+from tests.contract.needs import cases, needs
 from tests.contract.store_harness import LEASE, SETTLEMENTS, SNOOZED, StoreHarness, judged
+from tests.contract.test_wake import asleep, woken
 
 pytestmark = needs("task_limits")
+operated = needs("operate", "inspect")
 ENDS = ("beat", "release", "abandon", "reset", *SETTLEMENTS)
 
 
@@ -249,3 +254,169 @@ async def test_the_limits_of_a_task_are_what_the_last_started_worker_declared(ha
     assert len(await claimed_tasks(harness)) == 0, "a lowered limit stops nobody and starts nothing"
     await declare(harness, t={})
     assert len(await claimed_tasks(harness)) == 2
+
+
+@operated
+async def test_the_limits_are_listed_with_their_use_and_the_jobs_that_wait(harness: StoreHarness) -> None:
+    inspect = harness.store.inspect
+    assert await inspect.limits() == []
+    await declare(
+        harness, t={"concurrency": 2}, b={"concurrency": 9, "name": "x"}, a={"concurrency": 9, "name": "x", "rate": 1}
+    )
+    for _ in range(4):
+        await harness.add()
+    await harness.add(delay=60)
+    started = harness.now
+    ids = []
+    for _ in range(2):
+        ids.append((await harness.take()).job_id)
+        await harness.pass_time(1)
+    row, x, rate = await inspect.limits()
+    assert row == LimitRow(
+        name="t",
+        values=LimitValues(concurrency=2),
+        declared=LimitValues(concurrency=2),
+        override=LimitValues(),
+        tasks=("t",),
+        used=2,
+        used_by=tuple(ids),
+        used_since=started,
+        waiting=BoundedCount(3),
+        due=BoundedCount(2),
+    )
+    assert row.is_full
+    assert (x.name, x.tasks, x.used, x.is_full, x.waiting) == ("x", ("a", "b"), 0, False, BoundedCount(0))
+    assert (rate.name, rate.tasks, str(rate.values), rate.next_start) == ("x rate", ("a",), "1 per 1s", None)
+    await harness.start("a")
+    assert (await limit(harness, "x rate")).next_start == harness.now + timedelta(seconds=1)
+    assert (await limit(harness, "x")).used == 1
+
+
+@operated
+async def test_at_most_ten_jobs_of_a_limit_are_listed(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 50})
+    for _ in range(12):
+        await harness.start()
+    row = await limit(harness, "t")
+    assert (row.used, len(row.used_by)) == (12, MAX_SHOWN_SLOTS)
+
+
+@operated
+async def test_a_hold_is_listed_until_it_ends(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 50})
+    await harness.settle(await harness.start(), judged(RateLimited(30)))
+    assert (await limit(harness, "t")).held_until == harness.now + timedelta(seconds=30)
+    await harness.pass_time(30)
+    assert (await limit(harness, "t")).held_until is None
+
+
+@operated
+async def test_an_override_holds_until_it_is_reset(harness: StoreHarness) -> None:
+    operate = harness.store.operate
+    await declare(harness, t={"concurrency": 1})
+    for _ in range(6):
+        await harness.add()
+    assert await operate.set_limit("t", LimitValues(concurrency=3)) == LimitChange("t", changed=True)
+    assert await operate.set_limit("t", LimitValues(concurrency=3)) == LimitChange("t", changed=False)
+    await declare(harness, t={"concurrency": 2})
+    row = await limit(harness, "t")
+    assert (str(row.declared), str(row.override), str(row.values)) == ("2 at once", "3 at once", "3 at once")
+    assert len(await claimed_tasks(harness)) == 3
+    assert await operate.reset_limit("t") == LimitChange("t", changed=True)
+    assert await operate.reset_limit("t") == LimitChange("t", changed=False)
+    assert (await limit(harness, "t")).override == LimitValues()
+    assert len(await claimed_tasks(harness)) == 0
+
+
+@operated
+async def test_an_override_of_zero_starts_nothing(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 2})
+    await harness.start()
+    await harness.add()
+    await harness.store.operate.set_limit("t", LimitValues(concurrency=0))
+    assert await claimed_tasks(harness) == []
+    assert (await limit(harness, "t")).is_full
+    await harness.store.operate.reset_limit("t")
+    assert await claimed_tasks(harness) == ["t"]
+
+
+@operated
+async def test_an_override_changes_only_the_values_that_it_names(harness: StoreHarness) -> None:
+    operate = harness.store.operate
+    await declare(harness, t={"rate": 5, "seconds": 2.0, "burst": 3})
+    await operate.set_limit("t rate", LimitValues(burst=1))
+    await operate.set_limit("t rate", LimitValues(rate=10))
+    row = await limit(harness, "t rate")
+    assert (row.override, str(row.values)) == (LimitValues(rate=10, burst=1), "10 per 2s")
+    await operate.set_limit("t rate", LimitValues(rate=1, rate_seconds=60.0))
+    assert str((await limit(harness, "t rate")).values) == "1 per 1m"
+
+
+@operated
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("unknown", LimitValues(concurrency=1), "there is no limit 'unknown': a worker declares limits when it starts"),
+        ("t", LimitValues(), "limit 't': no value is given; use a concurrency, a rate or a burst"),
+        ("t", LimitValues(rate=1), "limit 't' has no rate: its tasks declare none"),
+        ("t", LimitValues(burst=2), "limit 't' has no rate: its tasks declare none"),
+        ("t rate", LimitValues(concurrency=1), "limit 't rate' has no concurrency: its tasks declare none"),
+        (
+            "t",
+            LimitValues(concurrency=-1),
+            "limit 't': Concurrency: limit: got -1; use a whole number from 1 to 1,000,000",
+        ),
+        ("t rate", LimitValues(rate=0), "limit 't rate': Rate: limit: got 0; use a whole number from 1 to 1,000,000"),
+        ("t rate", LimitValues(rate_seconds=0.0), "limit 't rate': Rate: per: got 0.0; use 1 ms to 366 days"),
+    ],
+)
+async def test_an_override_that_the_limit_cannot_have_is_refused(
+    harness: StoreHarness, name: str, changes: LimitValues, reason: str
+) -> None:
+    await declare(harness, t={"concurrency": 2, "rate": 5})
+    with pytest.raises(InvalidJob) as refusal:
+        await harness.store.operate.set_limit(name, changes)
+    assert str(refusal.value) == reason
+    assert {row.override for row in await harness.store.inspect.limits()} == {LimitValues()}
+
+
+@operated
+async def test_an_unknown_limit_cannot_be_reset(harness: StoreHarness) -> None:
+    with pytest.raises(InvalidJob, match="there is no limit 'unknown'"):
+        await harness.store.operate.reset_limit("unknown")
+
+
+@operated
+async def test_a_limit_that_no_task_declares_stays_while_it_is_overridden(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 2})
+    await harness.store.operate.set_limit("t", LimitValues(concurrency=1))
+    await declare(harness, t={})
+    assert (await limit(harness, "t")).tasks == ()
+    await harness.store.operate.reset_limit("t")
+    assert await harness.store.inspect.limits() == []
+
+
+@cases("how", SETTLEMENTS, needs={})
+async def test_the_end_of_a_job_of_a_full_limit_wakes_a_worker(harness: StoreHarness, how: str) -> None:
+    await declare(harness, t={"concurrency": 1})
+    lease = await harness.start()
+    await harness.add()
+    waiting = await asleep(harness, harness.store)
+    await (await harness.another()).settle([(lease, SETTLEMENTS[how])])
+    assert await woken(waiting)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+@operated
+async def test_a_changed_limit_wakes_a_worker(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 1})
+    await harness.start()
+    await harness.add()
+    waiting = await asleep(harness, harness.store)
+    await (await harness.another()).operate.set_limit("t", LimitValues(concurrency=2))
+    assert await woken(waiting)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+async def limit(harness: StoreHarness, name: str) -> LimitRow:
+    return next(row for row in await harness.store.inspect.limits() if row.name == name)

@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.errors import SchemaMissing, StoreRefused, StoreTooSlow
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.task_limits import NO_DECLARATIONS
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.operator import Ages, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.search import Search
@@ -33,6 +33,8 @@ ACTIONS: dict[str, Callable[[QueueStore], Awaitable[object]]] = {
     "unlock": lambda store: store.admin.force_unlock_workers(["w1"]),
     "pause": lambda store: store.operate.pause_serial("q"),
     "pause task": lambda store: store.operate.pause_task("t"),
+    "set limit": lambda store: store.operate.set_limit("t", LimitValues(concurrency=1)),
+    "reset limit": lambda store: store.operate.reset_limit("t"),
     "purge": lambda store: store.operate.purge(Ages(failed=0.0)),
     "install": lambda store: store.schema.install(),
 }
@@ -64,7 +66,8 @@ async def populate(harness: StoreHarness) -> None:
         await harness.in_state(state, serial=None if state is State.PROCESSING else f"q{state}")
     assert isinstance(harness.heartbeats, WorkerList)
     await harness.heartbeats.worker_seen(
-        WorkerDescription("w1", "h", 1, "1", ("a",), 4, app_version="2.0"), NO_DECLARATIONS
+        WorkerDescription("w1", "h", 1, "1", ("a",), 4, app_version="2.0"),
+        TaskDeclarations({"t": "default"}, {"t": TaskLimits(concurrency="t")}, {"t": LimitValues(concurrency=9)}),
     )
 
 

@@ -248,6 +248,8 @@ def test_the_page_of_sql_shows_the_real_error_codes(postgres_url: str) -> None:
 def test_the_examples_of_the_page_of_sql_run(postgres_url: str) -> None:
     blocks = re.findall(r"^```sql\n(select .*?)^```", read("sql.md"), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
+    declared = '{"rate": 5, "rate_seconds": 1, "burst": 1}'
     with installed(postgres_url) as connection:
+        connection.execute("insert into stowhand.limits (name, declared) values ('partner-api', %s)", [declared])
         for block in blocks:
             connection.execute(block.encode())

@@ -16,7 +16,7 @@ PUBLIC = {
     "stowhand.flows": "DelayError Flow FlowJob FlowJobFailed FlowJobView FlowMonitor FlowShape FlowWorker"
     " Layout Limiter Position Queue QueueCount Stage Status",
     "stowhand.handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
-    "stowhand.limits": "Concurrency Rate RateLimited",
+    "stowhand.limits": "Concurrency LimitValues Rate RateLimited",
     "stowhand.observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "stowhand.outcomes": "Complete Outcome",
     "stowhand.query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",

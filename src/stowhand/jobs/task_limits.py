@@ -189,6 +189,28 @@ def merge(first: LimitValues | None, second: LimitValues) -> LimitValues:
     return LimitValues(**merged)
 
 
+def check_changes(name: str, changes: LimitValues) -> None:
+    """Check the values of an override, of which a concurrency may be 0. Raises InvalidJob."""
+    if changes == LimitValues():
+        raise InvalidJob(f"limit {name!r}: no value is given; use a concurrency, a rate or a burst")
+    rate_seconds = 1.0 if changes.rate_seconds is None else changes.rate_seconds
+    try:
+        if changes.concurrency is not None and changes.concurrency != 0:
+            Concurrency(changes.concurrency)
+        Rate(
+            1 if changes.rate is None else changes.rate,
+            rate_seconds,
+            burst=1 if changes.burst is None else changes.burst,
+        )
+    except ConfigurationError as error:
+        raise InvalidJob(f"limit {name!r}: {error}") from None
+
+
+def unknown_limit(name: str) -> InvalidJob:
+    """Return the error for a limit that is not in the store."""
+    return InvalidJob(f"there is no limit {name!r}: a worker declares limits when it starts")
+
+
 def refuse_undeclared(name: str, declared: LimitValues, changes: LimitValues) -> None:
     """Raise InvalidJob if the changes are of a kind that the limit's tasks do not declare."""
     if changes.concurrency is not None and declared.concurrency is None:
@@ -221,6 +243,13 @@ def next_start(values: LimitValues, stored: float | None, now: float) -> float:
     if stored is None or stored > now + (values.burst or 1) * _interval(values) + _TOLERANCE_SECONDS:
         return now
     return max(stored, now)
+
+
+def closed_until(values: LimitValues, stored: float | None, now: float) -> float:
+    """Return the time at which a rate lets, or has let, the next job start; 0 if it has not been closed."""
+    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _TOLERANCE_SECONDS:
+        return 0.0
+    return stored - ((values.burst or 1) - 1) * _interval(values)
 
 
 def starts_allowed(values: LimitValues, stored: float | None, now: float) -> int:

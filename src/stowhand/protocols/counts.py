@@ -131,6 +131,10 @@ class NameCounts:
             listed.append(self._counts_of(None, others))
         return listed
 
+    def of(self, name: str) -> LiveCounts:
+        """Return the counts of a name."""
+        return self._counts_of(name, self._names[name] if name in self._names else Counter())
+
     def _counts_of(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
         amounts = {part: self._count(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
         waiting = self._count("waiting", numbers["waiting"])

@@ -18,7 +18,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.task_limits import TaskDeclarations
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations
 from stowhand.protocols.counts import BoundedCount
 
 PURGE_TASK = limits.PURGE_TASK
@@ -38,6 +38,8 @@ VERSION_RETENTION_SECONDS = 90 * 86_400.0
 """Time for which application versions are kept."""
 MAX_SHOWN_HELD_JOBS = 10
 """Default number of listed jobs per worker."""
+MAX_SHOWN_SLOTS = 10
+"""Maximum number of listed jobs per limit."""
 MAX_SHOWN_WORKERS = 20
 """Maximum number of named workers per task."""
 MAX_JOBS_AHEAD = 1000
@@ -74,6 +76,14 @@ class QueueChange(msgspec.Struct, frozen=True):
     """False if it already was in that state."""
 
 
+class LimitChange(msgspec.Struct, frozen=True):
+    """The result of an override of a limit, or of its end."""
+
+    limit: str
+    changed: bool
+    """False if its values were already in effect."""
+
+
 class SerialRow(msgspec.Struct, frozen=True):
     """A serial key that has live jobs, or is paused."""
 
@@ -89,6 +99,37 @@ class SerialRow(msgspec.Struct, frozen=True):
     """Failed jobs, among the newest 10,000 if the store keeps more."""
     due_since: datetime | None = None
     """The due time of the earliest due job."""
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that tasks declare, and the jobs that use it or wait for it."""
+
+    name: str
+    values: LimitValues
+    """The values in effect: those of ``override`` where it has some, otherwise those of ``declared``."""
+    declared: LimitValues
+    override: LimitValues
+    tasks: tuple[str, ...]
+    """The tasks that have it, ordered by name. Without any, only the override keeps the row."""
+    used: int = 0
+    """Number of running jobs that hold a slot of its concurrency."""
+    used_by: tuple[int, ...] = ()
+    """The ids of at most ten of these jobs, the longest running first."""
+    used_since: datetime | None = None
+    """The start of the first of these."""
+    waiting: BoundedCount = BoundedCount()
+    """Waiting jobs of its tasks."""
+    due: BoundedCount = BoundedCount()
+    """Due jobs among the waiting ones."""
+    next_start: datetime | None = None
+    """The time from which its rate lets a job start; ``None`` if one may start now."""
+    held_until: datetime | None = None
+    """No job starts before this time, because one raised ``RateLimited``; ``None`` if it is not held."""
+
+    @property
+    def is_full(self) -> bool:
+        """True if all slots of its concurrency are in use."""
+        return self.values.concurrency is not None and self.used >= self.values.concurrency
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +269,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Operator(Protocol):
-    """Pauses and purges."""
+    """Pauses, overrides of limits, and purges."""
 
     async def pause_serial(self, name: str) -> SerialChange:
         """Stop claiming jobs of this serial key; a running job continues. Raises InvalidJob for an invalid name."""
@@ -247,6 +288,16 @@ class Operator(Protocol):
 
     async def resume_queue(self, name: str) -> QueueChange:
         """Let its jobs be claimed again; workers are woken."""
+
+    async def set_limit(self, name: str, changes: LimitValues) -> LimitChange:
+        """Override values of a limit, for all workers, until ``reset_limit``; declarations do not change them.
+
+        ``None`` leaves a value unchanged. Running jobs continue: above a lower concurrency, nothing starts until fewer
+        run. A concurrency of 0 starts nothing. Raises InvalidJob for an unknown limit, or a value that it cannot have.
+        """
+
+    async def reset_limit(self, name: str) -> LimitChange:
+        """Remove the override of a limit, and end its hold; workers are woken. Raises InvalidJob if it is unknown."""
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Delete jobs that ended longer ago than ``ages``, page by page. May be repeated.
@@ -281,6 +332,11 @@ def read_serial(name: str) -> str:
 def read_task(name: str) -> str:
     """Return the name of a task. Raises InvalidJob."""
     return limits.check_name("task", name, limits.MAX_TASK_CHARACTERS)
+
+
+def read_limit(name: str) -> str:
+    """Return the name of a limit. Raises InvalidJob."""
+    return limits.check_name("limit", name, limits.MAX_TASK_CHARACTERS)
 
 
 def read_queue(name: str) -> str:

@@ -4,7 +4,7 @@ jobs           Producer       enqueue one or many; get one (producer.py)
 transactions   Transactions   enqueue inside the caller's own transaction (producer.py)
 inspect        Inspector      read: list, counts, figures, why a job does not run (operator.py)
 admin          Administrator  act on jobs: retry, cancel, remove, complete, fail, reschedule, unlock
-operate        Operator       pause queues and tasks, purge (operator.py)
+operate        Operator       pause queues and tasks, change limits, purge (operator.py)
 timetable      Timetable      recurring jobs: the known items, and the ledger of their ticks
 schema         Schema         install, check, plan, uninstall
 settings       Settings       what the schema keeps for all programs
@@ -40,6 +40,7 @@ from stowhand.protocols.operator import (
     BacklogRow,
     Explanation,
     HeldJobs,
+    LimitRow,
     Operator,
     SerialRow,
     WorkerRow,
@@ -187,6 +188,9 @@ class Inspector(FailureGroups, Protocol):
 
     async def pauses(self) -> Pauses:
         """Return the paused tasks and queues, with start times."""
+
+    async def limits(self) -> Sequence[LimitRow]:
+        """Return the limits of tasks, ordered by name."""
 
     async def workers(self) -> Sequence[WorkerRow]:
         """Return registered workers ordered by name, including workers lost in the last day."""

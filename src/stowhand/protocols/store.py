@@ -184,7 +184,7 @@ PART_OPERATIONS = {
     "transactions": "enqueueing inside a transaction of yours",
     "inspect": "reading jobs",
     "admin": "acting on jobs",
-    "operate": "pausing and purging",
+    "operate": "pausing, changing limits and purging",
     "timetable": "scheduling recurring jobs (a crontab)",
     "schema": "installing and checking a schema",
     "settings": "a default for jobs that SQL enqueues",

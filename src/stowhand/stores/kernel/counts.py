@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.counts import (
@@ -15,9 +17,10 @@ from stowhand.protocols.counts import (
     NameCounts,
     Pauses,
 )
-from stowhand.protocols.operator import BacklogRow
+from stowhand.protocols.operator import BacklogRow, LimitRow
 from stowhand.protocols.throughput import MAX_TASKS_PER_MINUTE
 from stowhand.stores.kernel.known_tasks import RECENT_TASK_SECONDS, known_queues, known_tasks, named_queues
+from stowhand.stores.kernel.limits import read_limits
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
 
@@ -124,6 +127,24 @@ def list_queues(engine: Engine) -> Question[Sequence[BacklogRow]]:
     declared_queues = yield from _declared_queues()
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     return known_queues(live["queue"].live(MAX_TASKS_PER_MINUTE), declared_queues, workers, pauses)
+
+
+def list_limits(engine: Engine) -> Question[Sequence[LimitRow]]:
+    """Return the limits of tasks, ordered by name."""
+    limits = yield from read_limits(engine)
+    if not limits:
+        return []
+    live = yield from _count_live(MAX_EXACT_COUNT, by_serial=False)
+    return [_with_waiting(limit, live["task"]) for limit in limits]
+
+
+def _with_waiting(limit: LimitRow, counts: NameCounts) -> LimitRow:
+    tasks = [counts.of(task) for task in limit.tasks]
+    return msgspec.structs.replace(
+        limit,
+        waiting=sum((task.waiting for task in tasks), BoundedCount()),
+        due=sum((task.due for task in tasks), BoundedCount()),
+    )
 
 
 def _declared_queues() -> Question[list[str]]:

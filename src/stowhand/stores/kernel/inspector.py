@@ -14,6 +14,7 @@ from stowhand.protocols.operator import (
     BacklogRow,
     Explanation,
     HeldJobs,
+    LimitRow,
     SerialRow,
     WorkerRow,
 )
@@ -24,6 +25,7 @@ from stowhand.protocols.validation import validate_filter, validate_id, validate
 from stowhand.stores.kernel.counts import (
     UNLIMITED_COUNT,
     count_states,
+    list_limits,
     list_pauses,
     list_queues,
     list_tasks,
@@ -111,6 +113,10 @@ class Inspector:
     async def pauses(self) -> Pauses:
         """Return the paused tasks and queues, each ordered by name."""
         return await self._engine.answer(lambda: list_pauses(self._engine))
+
+    async def limits(self) -> Sequence[LimitRow]:
+        """Return the limits of tasks, ordered by name."""
+        return await self._engine.answer(lambda: list_limits(self._engine), is_long=True)
 
     async def tasks(self) -> Sequence[BacklogRow]:
         """Return the known tasks, ordered by name."""

@@ -1,16 +1,20 @@
-"""Pauses of serial keys, tasks and queues, and purges."""
+"""Pauses of serial keys, tasks and queues, overrides of limits, and purges."""
 
 from __future__ import annotations
 
 import msgspec
 
+from stowhand.jobs import task_limits
+from stowhand.jobs.task_limits import LimitValues
 from stowhand.protocols.operator import (
     MAX_PURGE_COUNT,
     Ages,
+    LimitChange,
     PurgeResult,
     QueueChange,
     SerialChange,
     TaskChange,
+    read_limit,
     read_queue,
     read_serial,
     read_task,
@@ -23,7 +27,7 @@ MAX_ROWS_PER_PURGE = 5000
 
 
 class Operator:
-    """Operator of pauses and purges. Every call is one transaction; a purge is one for each page."""
+    """Operator of pauses, limits and purges. A pause is one transaction; a purge is one for each page."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
@@ -57,6 +61,27 @@ class Operator:
         """Resume the queue and wake workers."""
         ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
+
+    async def set_limit(self, name: str, changes: LimitValues) -> LimitChange:
+        """Override values of the limit and wake workers."""
+        task_limits.check_changes(read_limit(name), changes)
+        task_limits.refuse_undeclared(name, await self._declared(name), changes)
+        ((changed,),) = await self._ask(
+            "set_limit", name, changes.concurrency, changes.rate, changes.rate_seconds, changes.burst
+        )
+        return LimitChange(name, changed)
+
+    async def reset_limit(self, name: str) -> LimitChange:
+        """Remove the override of the limit and its hold, and wake workers."""
+        await self._declared(read_limit(name))
+        ((changed,),) = await self._ask("reset_limit", name)
+        return LimitChange(name, changed)
+
+    async def _declared(self, name: str) -> LimitValues:
+        """Return what the tasks of a limit declare. Raises InvalidJob, with the same sentence as the other engine."""
+        for (declared,) in await self._ask("declared_limit", name):
+            return msgspec.convert(declared, LimitValues)
+        raise task_limits.unknown_limit(name)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Delete ended jobs page by page. ``dry_run``: only count them, up to a limit."""

@@ -29,7 +29,7 @@ _VALUE_TYPES = {
     **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
-    **dict.fromkeys(("states", "tasks", "serials"), "text[]"),
+    **dict.fromkeys(("states", "tasks", "serials", "names"), "text[]"),
     **dict.fromkeys(("priority", "seconds"), "int"),
     "ids": "bigint[]",
 }
@@ -77,6 +77,12 @@ _DIALECT_FILLINGS = {
     "tries": "{schema}.tries",
     "pauses": "{schema}.pauses",
     "task_queues": "{schema}.task_queues",
+    "limits": (
+        "(select name, declared::text as declared, override::text as override, next_start, held_until"
+        " from {schema}.limits)"
+    ),
+    "task_limits": "{schema}.task_limits",
+    "slots": "{schema}.live where limit_slot is not null and worker is not null",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
     "next_ready": _join_next("task, priority", _READY_JOBS),
     "next_queued": _join_next("queue, task, priority", _QUEUED_JOBS),

@@ -341,6 +341,15 @@ select {schema}.pause_queue(%s, %s::timestamptz)
 -- name: resume_queue
 select {schema}.resume_queue(%s, %s::timestamptz)
 
+-- name: declared_limit
+select declared from {schema}.limits where name = %s
+
+-- name: set_limit
+select {schema}.set_limit(%s, %s::int, %s::int, make_interval(secs => %s::float8), %s::int)
+
+-- name: reset_limit
+select {schema}.reset_limit(%s)
+
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
   %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s, %(abandoned_threads)s::int,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowhand.errors import InvalidJob
 from stowhand.jobs import task_limits
 from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits, overridden
 from stowhand.protocols.store import ClaimRequest
@@ -175,14 +174,27 @@ def declare(tx: Transaction, declarations: TaskDeclarations) -> None:
     tx.run("clear_limits")
 
 
-def set_override(tx: Transaction, name: str, changes: LimitValues) -> None:
-    """Override values of a limit. Raises InvalidJob."""
-    row = next((row for row in tx.rows("limits") if row[0] == name), None)
-    if row is None:
-        raise InvalidJob(f"there is no limit {name!r}: a worker declares limits when it starts")
-    declared, override = _decode(row[1]), overridden(_decode(row[2]), changes)
+def set_override(tx: Transaction, name: str, changes: LimitValues) -> bool:
+    """Override values of a limit. Return whether that changes the override. Raises InvalidJob."""
+    declared, override = _find(tx, name)
     task_limits.refuse_undeclared(name, declared, changes)
-    tx.run("set_override", name=name, override=_encode(override))
+    return tx.run("set_override", name=name, override=_encode(overridden(override, changes))).rowcount > 0
+
+
+def reset(tx: Transaction, name: str) -> bool:
+    """Remove the override of a limit, and end its hold. Return whether there was one. Raises InvalidJob."""
+    _find(tx, name)
+    has_changed = tx.run("reset_limit", name=name).rowcount > 0
+    tx.run("clear_limits")
+    return has_changed
+
+
+def _find(tx: Transaction, name: str) -> tuple[LimitValues, LimitValues]:
+    """Return the declaration and the override of a limit. Raises InvalidJob."""
+    for known, declared, override, *_ in tx.rows("limits"):
+        if known == name:
+            return _decode(declared), _decode(override)
+    raise task_limits.unknown_limit(name)
 
 
 def _decode(text: str) -> LimitValues:

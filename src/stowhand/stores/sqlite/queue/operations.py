@@ -1,19 +1,23 @@
-"""Pauses of serial keys, tasks and queues, and purges page by page."""
+"""Pauses of serial keys, tasks and queues, overrides of limits, and purges page by page."""
 
 from __future__ import annotations
 
 from stowhand.jobs.job import State
+from stowhand.jobs.task_limits import LimitValues, check_changes
 from stowhand.protocols.operator import (
     MAX_PURGE_COUNT,
     Ages,
+    LimitChange,
     PurgeResult,
     QueueChange,
     SerialChange,
     TaskChange,
+    read_limit,
     read_queue,
     read_serial,
     read_task,
 )
+from stowhand.stores.sqlite.queue import limits
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -25,7 +29,7 @@ BEFORE_ALL_TIMES = -(2**63)
 
 
 class Operator:
-    """Operator of pauses and purges. A pause affects every worker from its next claim."""
+    """Operator of pauses, limits and purges. A pause affects every worker from its next claim."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -51,6 +55,17 @@ class Operator:
 
     async def resume_queue(self, name: str) -> QueueChange:
         return QueueChange(name, await self._change("resume_kind", wakes=True, kind="queue", name=read_queue(name)))
+
+    async def set_limit(self, name: str, changes: LimitValues) -> LimitChange:
+        """Override values of the limit and wake workers."""
+        check_changes(read_limit(name), changes)
+        changed = await self._connections.write(lambda tx: limits.set_override(tx, name, changes), wakes=True)
+        return LimitChange(name, changed)
+
+    async def reset_limit(self, name: str) -> LimitChange:
+        """Remove the override of the limit and its hold, and wake workers."""
+        read_limit(name)
+        return LimitChange(name, await self._connections.write(lambda tx: limits.reset(tx, name), wakes=True))
 
     async def _change(self, statement: str, *, wakes: bool = False, **values: str) -> bool:
         return await self._connections.write(lambda tx: tx.run(statement, **values).rowcount > 0, wakes=wakes)

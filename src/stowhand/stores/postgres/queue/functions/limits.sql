@@ -226,10 +226,10 @@ begin
 end $$;
 
 -- Override values of a limit, which declarations leave unchanged. NULL: as it is. Jobs that run continue; a lower
--- concurrency starts nothing until fewer run. A concurrency of 0 starts nothing.
+-- concurrency starts nothing until fewer run. A concurrency of 0 starts nothing. Return false if it changes nothing.
 create or replace function {schema}.set_limit(
   limit_name text, concurrency int default null, rate int default null, per interval default null, burst int default null
-) returns void
+) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _new constant jsonb := jsonb_strip_nulls(jsonb_build_object(
@@ -243,17 +243,32 @@ begin
     raise exception 'Limit % has no concurrency: its tasks declare none.', to_json(limit_name) using errcode = '22023';
   elsif (rate is not null or per is not null or burst is not null) and not _declared ? 'rate' then
     raise exception 'Limit % has no rate: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif not coalesce(concurrency between 0 and 1000000, true) or not coalesce(rate between 1 and 1000000, true)
+    or not coalesce(burst between 1 and 1000000, true) or not coalesce(per between '1 ms' and '366 days', true) then
+    raise exception 'Limit %: use a concurrency of 0 to 1000000, a rate and a burst of 1 to 1000000, and a period of 1 ms '
+      'to 366 days.', to_json(limit_name) using errcode = '22023';
   end if;
-  update {schema}.limits l set override = l.override || _new where l.name = limit_name;
-  perform {schema}.wake();
-end $$;
-
--- Remove the override of a limit, and end its hold. Return true if there was one.
-create or replace function {schema}.reset_limit(limit_name text) returns boolean
-language plpgsql {definer} set lock_timeout = '5s' as $$
-begin
-  update {schema}.limits l set override = '{}', held_until = null
-    where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
+  update {schema}.limits l set override = l.override || _new
+    where l.name = limit_name and l.override <> l.override || _new;
   if found then perform {schema}.wake(); end if;
   return found;
+end $$;
+
+-- Remove the override of a limit, and end its hold. Return true if there was one. A limit without tasks is removed.
+create or replace function {schema}.reset_limit(limit_name text) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+  _changed boolean;
+begin
+  if not exists (select from {schema}.limits l where l.name = limit_name) then
+    raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
+  end if;
+  update {schema}.limits l set override = '{}', held_until = null
+    where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
+  _changed := found;
+  delete from {schema}.limits l
+    where l.name = limit_name and not exists (
+      select from {schema}.task_limits t where l.name in (t.concurrency, t.rate));
+  if _changed then perform {schema}.wake(); end if;
+  return _changed;
 end $$;

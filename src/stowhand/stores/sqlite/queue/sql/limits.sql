@@ -46,7 +46,7 @@ DELETE FROM stowhand_limits WHERE override = '{}' AND name NOT IN (
 )
 
 -- name: set_override
-UPDATE stowhand_limits SET override = :override WHERE name = :name
+UPDATE stowhand_limits SET override = :override WHERE name = :name AND override <> :override
 
 -- name: reset_limit
 UPDATE stowhand_limits SET override = '{}', held_until = NULL
