@@ -85,19 +85,19 @@ begin
   return not exists (select from "stowhand".live j where j.state = 'processing' and j.token = _token);
 end $$;
 
-CREATE FUNCTION stowhand.absorb(_scouts bigint[], _taken text[]) RETURNS void
+CREATE FUNCTION stowhand.absorb(_scouts bigint[], _taken text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   _locked text[];
 begin
   _locked := array(
-    select q.name from "stowhand".serials q
+    select q.name from "stowhand".limit_keys q
     where q.name in (select distinct j.serial from "stowhand".live j where j.id = any(_scouts))
     for update skip locked);
   -- A new statement under the locks: a key that was freed meanwhile keeps its scouts.
-  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or "stowhand".is_held(n.name));
-  update "stowhand".serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or "stowhand".key_opens_at(n.name, _at) is not null);
+  update "stowhand".limit_keys q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update "stowhand".live u set absorbed = true where u.id = any(array(
     select j.id from "stowhand".live j
     where j.id = any(_scouts) and j.serial = any(_locked) and j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
@@ -155,7 +155,8 @@ begin
     when pg_catalog.texteq(_queue, '') or pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
     when pg_catalog.texteq(_queue, 'default') then 'queue_is_null_for_default'
     when pg_catalog.textregexeq(_queue, '^ |,| $') then 'queue_without_comma_and_outer_blanks'
-    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
+    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) and pg_catalog.int4eq(pg_catalog.strpos(_serial, E'\t'), 0)
+      then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
     when _absorbed and not (_serial is not null
@@ -435,7 +436,6 @@ declare
   _room int[];
   _ahead int[];
   _starts int[];
-  _rates text[];
 begin
   _names := array(
     select distinct n.name
@@ -449,7 +449,8 @@ begin
   -- A new statement, now that the rows are locked: it sees the slots and starts of all claims before this one.
   select array_agg(case when l.held_until > _at then 0 else greatest(l.concurrency - u.used, 0) end order by n.place),
       array_agg(greatest(l.concurrency / 2 - u.used, 0) order by n.place),
-      array_agg(case when l.held_until > _at then 0 else "stowhand".starts_allowed(l, _at) end order by n.place)
+      array_agg(case when l.held_until > _at then 0 else "stowhand".starts_allowed(
+        l.next_start, l.rate, l.rate_seconds, l.burst, _at) end order by n.place)
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join "stowhand".limits l on l.name = n.name
@@ -458,6 +459,8 @@ begin
         where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
   with picked as (
     select p.id, p.place, t.concurrency, t.rate,
+      t.rate is not null or exists (
+        select from "stowhand".limits l where l.name = t.key_limit and l.key_rate is not null) as is_rated,
       array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
       row_number() over (partition by t.concurrency order by p.place) as c_number,
       row_number() over (partition by t.rate order by p.place) as r_number,
@@ -472,20 +475,59 @@ begin
       and coalesce(f.task_number <= f.task_room, true)
   ), admitted as (
     select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
-    where a.number <= _free or a.rate is null and coalesce(a.c_number <= _ahead[a.c], true)
+    where a.number <= _free or not a.is_rated and coalesce(a.c_number <= _ahead[a.c], true)
   ), free as (
     select a.c, "stowhand".free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
   )
   select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
       array_agg(a.concurrency) filter (where a.c is not null),
-      array_agg(f.slots[a.slot_number]) filter (where a.c is not null), array_agg(a.rate) filter (where a.r is not null)
-    into ids, limited, names, slots, _rates
+      array_agg(f.slots[a.slot_number]) filter (where a.c is not null)
+    into ids, limited, names, slots
     from admitted a left join free f on f.c = a.c;
   ids := coalesce(ids, '{}');
-  update "stowhand".limits l
-    set next_start = "stowhand".next_start(l, _at)
-      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
-    where l.name = any(_rates);
+end $$;
+
+CREATE FUNCTION stowhand.admit_keys(_picked bigint[], _at timestamp with time zone, OUT ids bigint[], OUT keyed bigint[], OUT names text[], OUT is_changed boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _ids bigint[];
+  _names text[];
+  _places int[];
+  _name text;
+  _room int;
+  _rest bigint[];
+begin
+  ids := _picked; is_changed := false;
+  select array_agg(k.id order by k.place), array_agg(k.name order by k.place) into _ids, _names from (
+    select p.id, p.place, "stowhand".key_name(t.key_limit, j.payload::json #>> t.key_path) as name
+    from unnest(_picked) with ordinality as p(id, place)
+      cross join lateral (
+        select l.task, l.serial, l.payload from "stowhand".live l where l.id = p.id and l.serial is null offset 0) j
+      join "stowhand".task_limits t on t.task = j.task and t.key_limit is not null) k;
+  if _ids is null then return; end if;
+  for _name in select distinct u.name from unnest(_names) as u(name) order by u.name loop
+    _rest := array(select u.id from unnest(_ids, _names) with ordinality as u(id, name, place)
+                   where u.name = _name order by u.place);
+    if "stowhand".lock_key(_name) then
+      -- A picked job that has this key already takes its room.
+      _room := greatest(least("stowhand".key_room(_name, _at) - (
+        select count(*) from unnest(_picked) as p(id) cross join lateral (
+          select from "stowhand".live l where l.id = p.id and l.serial = _name offset 0) j), cardinality(_rest)), 0);
+      keyed := keyed || _rest[:_room];
+      names := names || array_fill(_name, array[_room]);
+      _rest := _rest[_room + 1:];
+      if cardinality(_rest) > 0 then
+        update "stowhand".limit_keys q set absorbed = true where q.name = _name and not q.absorbed;
+        update "stowhand".live l set serial = _name, absorbed = true where l.id = any(_rest);
+        if _room = 0 then perform "stowhand".refresh_hint(_name, _at); end if;
+      end if;
+    end if;
+    if cardinality(_rest) > 0 then
+      is_changed := true;
+      ids := array(select p.id from unnest(ids) with ordinality as p(id, place) where p.id <> all(_rest) order by p.place);
+    end if;
+  end loop;
 end $$;
 
 CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
@@ -884,6 +926,8 @@ declare
   -- While no task has a limit, this query is the only cost of limits.
   _is_limited boolean := exists (select from "stowhand".task_limits) or _rooms is not null;
   _admitted record;
+  _keyed record;
+  _key_slots int[];
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
   -- this claim sees the dead token.
@@ -915,7 +959,7 @@ begin
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from "stowhand".live j where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2)
-       or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
+       or exists (select from "stowhand".limit_keys q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
         select j.priority, j.run_at, j.id into _last from "stowhand".live j where j.id = _picked[_limit];
@@ -955,13 +999,20 @@ begin
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
   select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  select null::bigint[] as keyed, null::text[] as names into _keyed;
   if _is_limited and cardinality(_picked) > 0 then
-    _admitted := "stowhand".admit(_picked, coalesce(_free, _most), _rooms, _at);
+    _keyed := "stowhand".admit_keys(_picked, _at);
+    _admitted := "stowhand".admit(_keyed.ids, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
-    if cardinality(_picked) = 0 and _admitted.is_locked then
+    if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
       id := 0;
       return next;
     end if;
+    _key_slots := "stowhand".slots_of_keys(array(
+      select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
+      from unnest(_picked) with ordinality as p(id, place)
+        cross join lateral (select l.serial from "stowhand".live l where l.id = p.id offset 0) j
+      order by p.place));
   end if;
   if cardinality(_picked) = 0 then return; end if;
 
@@ -969,7 +1020,10 @@ begin
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false, key_slot = case when j.serial is not null then 1 end,
+        lease_until = _until, started_at = _at, absorbed = false, 
+        serial = coalesce(j.serial, _keyed.names[array_position(_keyed.keyed, j.id)]),
+        key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
+                        when j.serial is not null then 1 end,
         limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
@@ -977,10 +1031,11 @@ begin
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
-  if cardinality(_in_serials.names) > 0 then
+  if _is_limited then perform "stowhand".note_starts(_picked, _at); end if;
+  if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform "stowhand".clear_hints(_in_serials.heads, _picked, _at);
   end if;
-  if _admitted.limited is null and not exists (
+  if _admitted.limited is null and _keyed.keyed is null and not exists (
     select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
   then
     -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key or a slot that is
@@ -1011,12 +1066,19 @@ CREATE FUNCTION stowhand.clear_hints(_heads bigint[], _picked bigint[], _at time
 declare
   _left text;
 begin
-  update "stowhand".serials q set hint_priority = null, hint_run_at = null, hint_id = null
-    where q.hint_run_at is not null and q.name = any(array(
+  update "stowhand".limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
+    where q.hint_run_at is not null and position(E'\t' in q.name) = 0 and q.name = any(array(
       select j.serial from "stowhand".live j where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null));
   for _left in
+    select q.name from "stowhand".limit_keys q
+    where position(E'\t' in q.name) > 0 and q.absorbed and q.name = any(array(
+      select j.serial from "stowhand".live j where j.id = any(_picked) and j.serial is not null))
+  loop
+    perform "stowhand".refresh_hint(_left, _at);
+  end loop;
+  for _left in
     select q.name from "stowhand".live j cross join lateral (
-      select w.name, w.absorbed from "stowhand".serials w where w.name = j.serial offset 0) q
+      select w.name, w.absorbed from "stowhand".limit_keys w where w.name = j.serial offset 0) q
     where j.id = any(_heads) and not j.id = any(_picked) and q.absorbed
   loop
     perform "stowhand".refresh_hint(_left, _at);
@@ -1029,19 +1091,19 @@ CREATE FUNCTION stowhand.closed_serials(_names text[]) RETURNS text[]
 declare
   _patience text := current_setting('lock_timeout');
   _open text[] := array(
-    select q.name from "stowhand".serials q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from "stowhand".limit_keys q where q.name = any(_names) order by q.name for update skip locked);
   _closed text[] := '{}';
 begin
   if cardinality(_open) < cardinality(_names) then
-    _closed := array(select q.name from "stowhand".serials q where q.name = any(_names) and not q.name = any(_open));
+    _closed := array(select q.name from "stowhand".limit_keys q where q.name = any(_names) and not q.name = any(_open));
     begin
       perform set_config('lock_timeout', '50ms', true);
-      perform from "stowhand".serials q where q.name = any(_closed) order by q.name for update;
+      perform from "stowhand".limit_keys q where q.name = any(_closed) order by q.name for update;
       perform set_config('lock_timeout', _patience, true);
       _closed := '{}';
     exception when lock_not_available then
       _open := array(
-        select q.name from "stowhand".serials q where q.name = any(_closed) order by q.name for update skip locked);
+        select q.name from "stowhand".limit_keys q where q.name = any(_closed) order by q.name for update skip locked);
       _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
     end;
   end if;
@@ -1057,7 +1119,7 @@ CREATE FUNCTION stowhand.closed_tasks(_at timestamp with time zone) RETURNS TABL
           select count(*) from "stowhand".live j
           where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
         then 'infinity'::timestamptz end as slot_at,
-      "stowhand".rate_opens_at(l, _at) as rate_at
+      "stowhand".rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from "stowhand".limits l
   )
   select t.task, o.opens_at
@@ -1259,24 +1321,32 @@ end $$;
 CREATE FUNCTION stowhand.declare_limits(_tasks json, _limits json, _all text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
+declare
+  _changed text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from "stowhand".limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
+  _changed := array(
+    select d.key from json_each(_limits) d
+    where not exists (select from "stowhand".limits l where l.name = d.key and l.declared = d.value::jsonb) order by d.key);
   insert into "stowhand".limits as known (name, declared)
-    select d.key, d.value::jsonb from json_each(_limits) d
-    where not exists (select from "stowhand".limits l where l.name = d.key and l.declared = d.value::jsonb)
+    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed)
     on conflict (name) do update set declared = excluded.declared;
-  insert into "stowhand".task_limits as known (task, concurrency, rate)
-    select d.key, d.value->>'concurrency', d.value->>'rate' from json_each(_tasks) d
-    where not exists (
-      select from "stowhand".task_limits t
-      where t.task = d.key and t.concurrency is not distinct from d.value->>'concurrency'
-        and t.rate is not distinct from d.value->>'rate')
-    on conflict (task) do update set concurrency = excluded.concurrency, rate = excluded.rate;
+  perform "stowhand".refresh_keys(c.name) from unnest(_changed) as c(name);
+  insert into "stowhand".task_limits as known (task, concurrency, rate, key_limit, key_path)
+    select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
+      string_to_array(d.value->>'key', '.')
+    from json_each(_tasks) d
+    on conflict (task) do update
+      set concurrency = excluded.concurrency, rate = excluded.rate, key_limit = excluded.key_limit,
+        key_path = excluded.key_path
+      where (known.concurrency, known.rate, known.key_limit, known.key_path) is distinct from
+        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
   delete from "stowhand".task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
   delete from "stowhand".limits l
-    where l.override = '{}' and not exists (select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate));
+    where l.override = '{}' and not exists (
+      select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
 end $$;
 
 CREATE FUNCTION stowhand.declare_tasks(_declarations json) RETURNS void
@@ -2108,7 +2178,7 @@ CREATE FUNCTION stowhand.free_if_unlocked(_names text[], _at timestamp with time
     AS $$
 declare
   _locked text[] := array(
-    select q.name from "stowhand".serials q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from "stowhand".limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 begin
   if cardinality(_locked) > 0 then perform "stowhand".free_serials(_locked, _at); end if;
 end $$;
@@ -2121,13 +2191,14 @@ declare
   _absorbed text[];
   _name text;
 begin
-  perform from "stowhand".serials q where q.name = any(_names) order by q.name for update;
+  perform from "stowhand".limit_keys q where q.name = any(_names) order by q.name for update;
   -- Use new statements now that the rows are locked, so that every running job and every scout that a claim has absorbed
   -- is visible. A single statement that waited for a lock would see the jobs as they were before.
-  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from "stowhand".serials q
+  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from "stowhand".limit_keys q
     where q.name = any(_names) and q.paused_at is null
       -- This is `is_held` inline: a call for each serial key was a fifth of the cost of a settlement.
-      and not exists (select from "stowhand".live j where j.serial = q.name and j.key_slot is not null and j.worker is not null);
+      and (position(E'\t' in q.name) > 0 or not exists (
+        select from "stowhand".live j where j.serial = q.name and j.key_slot is not null and j.worker is not null));
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform "stowhand".refresh_hint(_name, _at);
@@ -2135,7 +2206,7 @@ begin
   end if;
   if exists (
     select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(f.name, null, null, null, null, _at) h
-    where h.run_at <= _at)
+    where h.run_at <= _at and (position(E'\t' in f.name) = 0 or "stowhand".key_opens_at(f.name, _at) is null))
   then
     perform "stowhand".wake();
   end if;
@@ -2154,26 +2225,35 @@ CREATE FUNCTION stowhand.free_slots(_name text, _count integer) RETURNS integer[
     order by 1 limit _count)
 $$;
 
-CREATE FUNCTION stowhand.hold_limits(_tasks text[], _seconds double precision[], _at timestamp with time zone) RETURNS void
-    LANGUAGE sql
+CREATE FUNCTION stowhand.hold_limits(_tasks text[], _names text[], _seconds double precision[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
     AS $$
+begin
+  update "stowhand".limit_keys q
+    set held_until = greatest(q.held_until, h.until)
+    from (
+      select s.name, max(_at + s.seconds * interval '1 second') as until from unnest(_names, _seconds) as s(name, seconds)
+      where position(E'\t' in s.name) > 0 group by s.name) h
+    where q.name = h.name;
   update "stowhand".limits l
-    set held_until = h.until
+    set held_until = greatest(l.held_until, h.until)
     from (
       select n.name, max(_at + s.seconds * interval '1 second') as until
-      from unnest(_tasks, _seconds) as s(task, seconds)
-        join "stowhand".task_limits t on t.task = s.task
+      from unnest(_tasks, _names, _seconds) as s(task, name, seconds)
+        join "stowhand".task_limits t on t.task = s.task and t.key_limit is null
         cross join lateral (values (t.concurrency), (t.rate)) as n(name)
       where n.name is not null
-      group by n.name order by n.name) h
-    where l.name = h.name and (l.held_until is null or l.held_until < h.until)
-$$;
+      group by n.name) h
+    where l.name = h.name;
+  perform "stowhand".refresh_hint(q.name, _at) from "stowhand".limit_keys q
+    where q.name = any(_names) and position(E'\t' in q.name) > 0 and q.absorbed;
+end $$;
 
 CREATE FUNCTION stowhand.is_held(_name text) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
   select exists (select from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null)
-    or exists (select from "stowhand".serials q where q.name = _name and q.paused_at is not null)
+    or exists (select from "stowhand".limit_keys q where q.name = _name and q.paused_at is not null)
 $$;
 
 CREATE FUNCTION stowhand.is_overtaken(_priority integer, _at timestamp with time zone) RETURNS boolean
@@ -2203,7 +2283,7 @@ begin
     _after := _next.priority + 1;
   end loop;
   return exists (
-    select from "stowhand".serials q
+    select from "stowhand".limit_keys q
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
@@ -2335,6 +2415,49 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.key_name(_limit text, _key text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select _limit || E'\t' || case when length(_key) > 128 then left(_key, 96) || md5(_key) else coalesce(_key, '') end
+$$;
+
+CREATE FUNCTION stowhand.key_opens_at(_name text, _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _limit "stowhand".limits;
+  _key "stowhand".limit_keys;
+  _opens_at timestamptz;
+begin
+  if position(E'\t' in _name) = 0 then return case when "stowhand".is_held(_name) then 'infinity'::timestamptz end; end if;
+  select q.* into _key from "stowhand".limit_keys q where q.name = _name;
+  select l.* into _limit from "stowhand".limits l where l.name = split_part(_name, E'\t', 1);
+  if _key.paused_at is not null or _limit.key_concurrency <= "stowhand".key_slots_used(_name) then return 'infinity'; end if;
+  _opens_at := greatest(_key.held_until,
+    "stowhand".rate_opens_at(_key.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at));
+  return case when _opens_at > _at then _opens_at end;
+end $$;
+
+CREATE FUNCTION stowhand.key_room(_name text, _at timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _limit "stowhand".limits;
+begin
+  if "stowhand".key_opens_at(_name, _at) is not null then return 0; end if;
+  if position(E'\t' in _name) = 0 then return 1; end if;
+  select l.* into _limit from "stowhand".limits l where l.name = split_part(_name, E'\t', 1);
+  return coalesce(least(_limit.key_concurrency - "stowhand".key_slots_used(_name), (
+    select "stowhand".starts_allowed(q.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at)
+    from "stowhand".limit_keys q where q.name = _name)), 2147483647);
+end $$;
+
+CREATE FUNCTION stowhand.key_slots_used(_name text) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select count(*) from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null
+$$;
+
 CREATE FUNCTION stowhand.last_frames(_error text) RETURNS text
     LANGUAGE sql IMMUTABLE STRICT
     AS $$
@@ -2360,6 +2483,21 @@ begin
     select j from "stowhand".live j
     where j.id = any(_ids) and (j.state <> 'processing' or j.lease_until < _at)
     order by j.id for update);
+end $$;
+
+CREATE FUNCTION stowhand.lock_key(_name text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform from "stowhand".limit_keys q where q.name = _name for update skip locked;
+  if found then return true; end if;
+  if exists (select from "stowhand".limit_keys q where q.name = _name) then return false; end if;
+  -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two claims
+  -- could wait for each other, in a deadlock. With the try-lock, no claim waits.
+  if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return false; end if;
+  insert into "stowhand".limit_keys (name) values (_name) on conflict do nothing;
+  perform from "stowhand".limit_keys q where q.name = _name for update skip locked;
+  return found;
 end $$;
 
 CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text, state text)
@@ -2419,7 +2557,7 @@ begin
             select d.ctid from "stowhand".history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
         when 'hints' then perform "stowhand".restore_hints(_at);
-        when 'serials' then perform "stowhand".prune_serials(1000);
+        when 'serials' then perform "stowhand".prune_serials(1000, _at);
         when 'ticks' then perform "stowhand".prune_ticks(_at);
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
         when 'failed jobs' then
@@ -2544,29 +2682,13 @@ CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
   select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
 $$;
 
-CREATE TABLE stowhand.limits (
-    name text NOT NULL,
-    declared jsonb NOT NULL,
-    override jsonb DEFAULT '{}'::jsonb NOT NULL,
-    concurrency integer GENERATED ALWAYS AS ((COALESCE((override ->> 'concurrency'::text), (declared ->> 'concurrency'::text)))::integer) STORED,
-    rate integer GENERATED ALWAYS AS ((COALESCE((override ->> 'rate'::text), (declared ->> 'rate'::text)))::integer) STORED,
-    rate_seconds double precision GENERATED ALWAYS AS ((COALESCE((override ->> 'rate_seconds'::text), (declared ->> 'rate_seconds'::text)))::double precision) STORED,
-    burst integer GENERATED ALWAYS AS ((COALESCE((override ->> 'burst'::text), (declared ->> 'burst'::text)))::integer) STORED,
-    next_start timestamp with time zone,
-    held_until timestamp with time zone,
-    CONSTRAINT name_length CHECK (((length(name) >= 1) AND (length(name) <= 128))),
-    CONSTRAINT values_in_range CHECK (((concurrency >= 0) AND (rate >= 1) AND (rate_seconds > (0)::double precision) AND (burst >= 1)))
-)
-WITH (fillfactor='70');
-
-CREATE FUNCTION stowhand.next_start(_limit stowhand.limits, _at timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
+CREATE FUNCTION stowhand.next_start(_stored timestamp with time zone, _rate integer, _seconds double precision, _burst integer, _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
     AS $$
   select case
-    when _limit.rate is null then null
-    when _limit.next_start > _at
-      + (coalesce(_limit.burst, 1) * _limit.rate_seconds / _limit.rate + 0.001) * interval '1 second' then _at
-    else greatest(_limit.next_start, _at) end
+    when _rate is null then null
+    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 0.001) * interval '1 second' then _at
+    else greatest(_stored, _at) end
 $$;
 
 CREATE FUNCTION stowhand.note_app_version(_version text, _at timestamp with time zone) RETURNS void
@@ -2596,26 +2718,42 @@ CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
   on conflict do nothing
 $$;
 
+CREATE FUNCTION stowhand.note_starts(_ids bigint[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _rates text[];
+  _keys text[];
+begin
+  select array_agg(t.rate) filter (where t.rate is not null), array_agg(j.serial) filter (where t.key_limit is not null)
+    into _rates, _keys
+    from unnest(_ids) as f(id)
+      cross join lateral (select l.task, l.serial from "stowhand".live l where l.id = f.id offset 0) j
+      join "stowhand".task_limits t on t.task = j.task;
+  update "stowhand".limits l
+    set next_start = "stowhand".next_start(l.next_start, l.rate, l.rate_seconds, l.burst, _at)
+      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
+    where l.name = any(_rates) and l.rate is not null;
+  update "stowhand".limit_keys q
+    set next_start = "stowhand".next_start(q.next_start, k.key_rate, k.key_rate_seconds, k.key_burst, _at)
+      + k.starts * k.key_rate_seconds / k.key_rate * interval '1 second'
+    from (
+      select u.name, count(*) as starts, l.key_rate, l.key_rate_seconds, l.key_burst
+      from unnest(_keys) as u(name) join "stowhand".limits l on l.name = split_part(u.name, E'\t', 1)
+      where l.key_rate is not null
+      group by u.name, l.key_rate, l.key_rate_seconds, l.key_burst) k
+    where q.name = k.name;
+end $$;
+
 CREATE FUNCTION stowhand.open_serial(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
 begin
-  -- A key that is held is not locked, since a claim may meet a hundred of them. (This is the first half of `is_held`.)
-  if exists (select from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null) then
-    return 'held';
-  end if;
-  perform from "stowhand".serials q where q.name = _name for update skip locked;
-  if not found then
-    if exists (select from "stowhand".serials q where q.name = _name) then return 'locked'; end if;
-    -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
-    -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
-    if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
-    insert into "stowhand".serials (name) values (_name) on conflict do nothing;
-    perform from "stowhand".serials q where q.name = _name for update skip locked;
-    if not found then return 'locked'; end if;
-  end if;
+  -- A key that is held is not locked, since a claim may meet a hundred of them.
+  if "stowhand".key_opens_at(_name, _at) is not null then return 'held'; end if;
+  if not "stowhand".lock_key(_name) then return 'locked'; end if;
   -- A new statement under the lock: it sees every claim that has held the lock before.
-  return case when "stowhand".is_held(_name) then 'held' else 'free' end;
+  return case when "stowhand".key_opens_at(_name, _at) is null then 'free' else 'held' end;
 end $$;
 
 CREATE FUNCTION stowhand.open_tasks(_tasks text[], _at timestamp with time zone) RETURNS text[]
@@ -2651,11 +2789,11 @@ begin
   -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || serial_key, 1));
   loop
-    perform from "stowhand".serials q where q.name = serial_key for update;
+    perform from "stowhand".limit_keys q where q.name = serial_key for update;
     exit when found;
-    insert into "stowhand".serials (name) values (serial_key) on conflict do nothing;
+    insert into "stowhand".limit_keys (name) values (serial_key) on conflict do nothing;
   end loop;
-  update "stowhand".serials q
+  update "stowhand".limit_keys q
     set paused_at = _at, hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = serial_key and q.paused_at is null;
   return found;
@@ -2803,7 +2941,7 @@ begin
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
-      (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".serials q
+      (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".limit_keys q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
@@ -2824,7 +2962,7 @@ begin
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".serials q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".limit_keys q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
@@ -2880,7 +3018,7 @@ begin
     -- Absorb the passed scouts, unless they are few: it costs less to pass a few again than to write them. After these
     -- writes, walk on only if this claim has no job yet.
     if _page = 1000 and cardinality(_passed) > 50 then
-      perform "stowhand".absorb(_passed, names);
+      perform "stowhand".absorb(_passed, names, _at);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
@@ -3099,20 +3237,20 @@ begin
   delete from "stowhand".flow_limits l where l.used_at < _at - interval '1 day';
 end $$;
 
-CREATE FUNCTION stowhand.prune_serials(_limit integer) RETURNS void
+CREATE FUNCTION stowhand.prune_serials(_limit integer, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   _name text;
 begin
   for _name in
-    select q.name from "stowhand".serials q
-    where not "stowhand".is_held(q.name) and not exists (
+    select q.name from "stowhand".limit_keys q
+    where not "stowhand".is_held(q.name) and not coalesce(greatest(q.next_start, q.held_until) > _at, false) and not exists (
       select from "stowhand".live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
   loop
-    delete from "stowhand".serials q where q.name = _name and not exists (
+    delete from "stowhand".limit_keys q where q.name = _name and not exists (
       select from "stowhand".live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2);
   end loop;
@@ -3228,25 +3366,44 @@ begin
   return array(select distinct q.queue from unnest(_queues) as q(queue) where _excluded is null or q.queue <> all(_excluded));
 end $$;
 
-CREATE FUNCTION stowhand.rate_opens_at(_limit stowhand.limits, _at timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
+CREATE FUNCTION stowhand.rate_opens_at(_stored timestamp with time zone, _rate integer, _seconds double precision, _burst integer, _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
     AS $$
-  select "stowhand".next_start(_limit, _at)
-    - (coalesce(_limit.burst, 1) - 1) * _limit.rate_seconds / _limit.rate * interval '1 second'
+  select "stowhand".next_start(_stored, _rate, _seconds, _burst, _at)
+    - (coalesce(_burst, 1) - 1) * _seconds / _rate * interval '1 second'
 $$;
 
 CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  _best "stowhand".place := "stowhand".serial_head(_name, null, null, null, null, _at);
+  _opens_at timestamptz := "stowhand".key_opens_at(_name, _at);
+  _best "stowhand".place;
 begin
-  update "stowhand".serials q
+  if _opens_at = 'infinity' then
+    update "stowhand".limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = _name and q.hint_run_at is not null;
+    return;
+  end if;
+  _best := "stowhand".serial_head(_name, null, null, null, null, _at);
+  if _best.run_at < _opens_at then _best.run_at := _opens_at; end if;
+  update "stowhand".limit_keys q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
-    where q.name = _name and not "stowhand".is_held(_name)
+    where q.name = _name
       and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
+end $$;
+
+CREATE FUNCTION stowhand.refresh_keys(_limit text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform from "stowhand".limit_keys q
+    where starts_with(q.name, _limit || E'\t') and q.absorbed order by q.name for update;
+  perform "stowhand".refresh_hint(q.name, clock_timestamp()) from "stowhand".limit_keys q
+    where starts_with(q.name, _limit || E'\t') and q.absorbed;
+  perform "stowhand".wake();
 end $$;
 
 CREATE FUNCTION stowhand.refuse_reserved(_task text) RETURNS void
@@ -3506,8 +3663,8 @@ begin
   _changed := found;
   delete from "stowhand".limits l
     where l.name = limit_name and not exists (
-      select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate));
-  if _changed then perform "stowhand".wake(); end if;
+      select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
+  if _changed then perform "stowhand".refresh_keys(limit_name); end if;
   return _changed;
 end $$;
 
@@ -3515,8 +3672,8 @@ CREATE FUNCTION stowhand.restore_hints(_at timestamp with time zone) RETURNS voi
     LANGUAGE plpgsql
     AS $$
 begin
-  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".serials q
-    where q.absorbed and q.hint_run_at is null and not "stowhand".is_held(q.name)
+  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".limit_keys q
+    where q.absorbed and q.hint_run_at is null and "stowhand".key_opens_at(q.name, _at) is distinct from 'infinity'
     having count(*) > 0;
 end $$;
 
@@ -3546,7 +3703,7 @@ declare
   _at timestamptz := "stowhand".at(_now);
 begin
   perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
-  update "stowhand".serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
+  update "stowhand".limit_keys q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
   -- This frees the key unless a job of it is running. Then the settlement of that job does.
   perform "stowhand".free_serials(array[serial_key], _at);
@@ -3650,6 +3807,7 @@ CREATE FUNCTION stowhand.serial_due(_tasks text[], _queues text[], _excluded tex
 declare
   _name text;
   _head "stowhand".place;
+  _opens_at timestamptz;
   _earliest timestamptz;
   _next record;
   _after int := -2147483648;
@@ -3657,9 +3815,11 @@ begin
   for _ in 0..100 loop
     _name := "stowhand".next_name(_name);
     if _name is null then return _earliest; end if;
-    continue when exists (select from "stowhand".serials q where q.name = _name and q.paused_at is not null);
+    continue when exists (select from "stowhand".limit_keys q where q.name = _name and q.paused_at is not null);
+    _opens_at := case when position(E'\t' in _name) > 0 then "stowhand".key_opens_at(_name, _at) end;
+    continue when _opens_at = 'infinity';
     _head := "stowhand".serial_head(_name, _tasks, null, _queues, _excluded, _at);
-    _earliest := least(_earliest, _head.run_at);
+    if _head.id is not null then _earliest := least(_earliest, greatest(_head.run_at, _opens_at)); end if;
     if _earliest <= _at then return _earliest; end if;
   end loop;
   -- There are many keys, so use scouts and hints (serials.sql).
@@ -3674,8 +3834,9 @@ begin
     _after := _next.priority + 1;
   end loop;
   return least(_earliest,
-    (select min(q.hint_run_at) from "stowhand".serials q where q.hint_run_at is not null),
-    (select _at from "stowhand".serials q where q.absorbed and q.hint_run_at is null and q.paused_at is null and exists (
+    (select min(q.hint_run_at) from "stowhand".limit_keys q where q.hint_run_at is not null),
+    (select _at from "stowhand".limit_keys q where q.absorbed and q.hint_run_at is null and q.paused_at is null
+        and position(E'\t' in q.name) = 0 and exists (
       select from "stowhand".live j where j.serial = q.name and j.serial is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and "stowhand".takes(_queues, _excluded, j.queue)) limit 1));
@@ -3753,8 +3914,9 @@ begin
   end if;
   update "stowhand".limits l set override = l.override || _new
     where l.name = limit_name and l.override <> l.override || _new;
-  if found then perform "stowhand".wake(); end if;
-  return found;
+  if not found then return false; end if;
+  perform "stowhand".refresh_keys(limit_name);
+  return true;
 end $$;
 
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
@@ -3794,7 +3956,7 @@ begin
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
     _taken := array(select j.serial from "stowhand".live j where j.id = any(_heads) and j.token = _token);
-    update "stowhand".serials q set hint_priority = null, hint_run_at = null, hint_id = null
+    update "stowhand".limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken) and q.hint_run_at is not null;
   end if;
   -- This leaves keys with a new holder unchanged, and wakes no worker for them.
@@ -3834,9 +3996,9 @@ begin
   _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
   if true = any(_holds) then
-    perform "stowhand".hold_limits(array_agg(j.task), array_agg(h.delay), _at)
+    perform "stowhand".hold_limits(array_agg(j.task), array_agg(j.serial), array_agg(h.delay), _at)
       from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
-        select l.task from "stowhand".live l where l.id = h.id offset 0) j
+        select l.task, l.serial from "stowhand".live l where l.id = h.id offset 0) j
       where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
   end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
@@ -3880,11 +4042,28 @@ CREATE FUNCTION stowhand.slots_held(_ids bigint[]) RETURNS text[]
     where l.id = f.id and l.limit_slot is not null and l.worker is not null offset 0) j
 $$;
 
-CREATE FUNCTION stowhand.starts_allowed(_limit stowhand.limits, _at timestamp with time zone) RETURNS integer
+CREATE FUNCTION stowhand.slots_of_keys(_names text[]) RETURNS integer[]
     LANGUAGE sql STABLE
     AS $$
-  select greatest(floor(coalesce(_limit.burst, 1) + 1e-6
-    - extract(epoch from "stowhand".next_start(_limit, _at) - _at) * _limit.rate / _limit.rate_seconds), 0)::int
+  with numbered as (
+    select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
+    from unnest(_names) with ordinality as n(name, place)
+  ), free as (
+    select c.name, array(
+      select g.slot from generate_series(1, ("stowhand".key_slots_used(c.name) + c.count)::int) as g(slot)
+      except select j.key_slot from "stowhand".live j
+        where j.serial = c.name and j.key_slot is not null and j.worker is not null
+      order by 1 limit c.count) as slots
+    from (select n.name, count(*) as count from numbered n where n.name is not null group by n.name) c
+  )
+  select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
+$$;
+
+CREATE FUNCTION stowhand.starts_allowed(_stored timestamp with time zone, _rate integer, _seconds double precision, _burst integer, _at timestamp with time zone) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when _rate is not null then greatest(floor(coalesce(_burst, 1) + 1e-6
+    - extract(epoch from "stowhand".next_start(_stored, _rate, _seconds, _burst, _at) - _at) * _rate / _seconds), 0)::int end
 $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS bigint[]
@@ -3909,7 +4088,7 @@ begin
     if cardinality(_tasks) = 0 then return _heads; end if;
   end if;
   for _name in
-    select q.name from "stowhand".serials q
+    select q.name from "stowhand".limit_keys q
     where q.name = any(_names) and q.paused_at is null
       and not exists (select from "stowhand".live j where j.serial = q.name and j.key_slot is not null and j.worker is not null)
   loop
@@ -4177,7 +4356,7 @@ begin
       return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
                    order by n.priority, n.run_at, n.id);
     end if;
-    continue when _name = any(_but) or "stowhand".is_held(_name);
+    continue when _name = any(_but) or "stowhand".key_opens_at(_name, _at) is not null;
     _head := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -4437,6 +4616,39 @@ CREATE TABLE stowhand.history_default (
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 );
 
+CREATE TABLE stowhand.limit_keys (
+    name text NOT NULL,
+    next_start timestamp with time zone,
+    held_until timestamp with time zone,
+    absorbed boolean DEFAULT false NOT NULL,
+    hint_priority integer,
+    hint_run_at timestamp with time zone,
+    hint_id bigint,
+    paused_at timestamp with time zone,
+    CONSTRAINT hint_if_open_and_absorbed CHECK (((hint_run_at IS NULL) OR ((paused_at IS NULL) AND absorbed))),
+    CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+CREATE TABLE stowhand.limits (
+    name text NOT NULL,
+    declared jsonb NOT NULL,
+    override jsonb DEFAULT '{}'::jsonb NOT NULL,
+    concurrency integer GENERATED ALWAYS AS ((COALESCE((override ->> 'concurrency'::text), (declared ->> 'concurrency'::text)))::integer) STORED,
+    rate integer GENERATED ALWAYS AS ((COALESCE((override ->> 'rate'::text), (declared ->> 'rate'::text)))::integer) STORED,
+    rate_seconds double precision GENERATED ALWAYS AS ((COALESCE((override ->> 'rate_seconds'::text), (declared ->> 'rate_seconds'::text)))::double precision) STORED,
+    burst integer GENERATED ALWAYS AS ((COALESCE((override ->> 'burst'::text), (declared ->> 'burst'::text)))::integer) STORED,
+    key_concurrency integer GENERATED ALWAYS AS ((COALESCE((override ->> 'key_concurrency'::text), (declared ->> 'key_concurrency'::text)))::integer) STORED,
+    key_rate integer GENERATED ALWAYS AS ((COALESCE((override ->> 'key_rate'::text), (declared ->> 'key_rate'::text)))::integer) STORED,
+    key_rate_seconds double precision GENERATED ALWAYS AS ((COALESCE((override ->> 'key_rate_seconds'::text), (declared ->> 'key_rate_seconds'::text)))::double precision) STORED,
+    key_burst integer GENERATED ALWAYS AS ((COALESCE((override ->> 'key_burst'::text), (declared ->> 'key_burst'::text)))::integer) STORED,
+    next_start timestamp with time zone,
+    held_until timestamp with time zone,
+    CONSTRAINT name_length CHECK (((length(name) >= 1) AND (length(name) <= 128))),
+    CONSTRAINT values_in_range CHECK (((concurrency >= 0) AND (rate >= 1) AND (rate_seconds > (0)::double precision) AND (burst >= 1) AND (key_concurrency >= 0) AND (key_rate >= 1) AND (key_rate_seconds > (0)::double precision) AND (key_burst >= 1)))
+)
+WITH (fillfactor='70');
+
 ALTER TABLE stowhand.live ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME stowhand.live_id_seq
     START WITH 1
@@ -4517,18 +4729,6 @@ CREATE TABLE stowhand.pauses (
     CONSTRAINT name_length CHECK (((length(name) >= 1) AND (length(name) <= 128)))
 );
 
-CREATE TABLE stowhand.serials (
-    name text NOT NULL,
-    absorbed boolean DEFAULT false NOT NULL,
-    hint_priority integer,
-    hint_run_at timestamp with time zone,
-    hint_id bigint,
-    paused_at timestamp with time zone,
-    CONSTRAINT hint_if_open_and_absorbed CHECK (((hint_run_at IS NULL) OR ((paused_at IS NULL) AND absorbed))),
-    CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
-)
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
-
 CREATE TABLE stowhand.settings (
     only_row boolean DEFAULT true NOT NULL,
     max_attempts integer DEFAULT 25 NOT NULL,
@@ -4540,7 +4740,10 @@ CREATE TABLE stowhand.task_limits (
     task text NOT NULL,
     concurrency text,
     rate text,
-    CONSTRAINT has_a_limit CHECK (((concurrency IS NOT NULL) OR (rate IS NOT NULL)))
+    key_limit text,
+    key_path text[],
+    CONSTRAINT has_a_limit CHECK (((concurrency IS NOT NULL) OR (rate IS NOT NULL) OR (key_limit IS NOT NULL))),
+    CONSTRAINT key_has_a_path CHECK (((key_limit IS NULL) = (key_path IS NULL)))
 );
 
 CREATE TABLE stowhand.task_queues (
@@ -4644,6 +4847,9 @@ ALTER TABLE ONLY stowhand.history
 ALTER TABLE ONLY stowhand.history_default
     ADD CONSTRAINT history_default_pkey PRIMARY KEY (id, finished_at);
 
+ALTER TABLE ONLY stowhand.limit_keys
+    ADD CONSTRAINT limit_keys_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY stowhand.limits
     ADD CONSTRAINT limits_pkey PRIMARY KEY (name);
 
@@ -4652,9 +4858,6 @@ ALTER TABLE ONLY stowhand.live
 
 ALTER TABLE ONLY stowhand.pauses
     ADD CONSTRAINT pauses_pkey PRIMARY KEY (kind, name);
-
-ALTER TABLE ONLY stowhand.serials
-    ADD CONSTRAINT serials_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
@@ -4706,6 +4909,8 @@ CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
+CREATE INDEX limit_keys_hinted ON stowhand.limit_keys USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
+
 CREATE INDEX live_by_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((queue IS NOT NULL) AND (worker IS NULL) AND (finished_at IS NULL) AND (serial IS NULL) AND (resets < 2));
 
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((queue IS NULL) AND (worker IS NULL) AND (finished_at IS NULL) AND (serial IS NULL) AND (resets < 2));
@@ -4732,8 +4937,6 @@ CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) W
 
 CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) INCLUDE (queue) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
 
-CREATE INDEX serials_hinted ON stowhand.serials USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
-
 CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
@@ -4754,7 +4957,7 @@ ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey
 
 CREATE TRIGGER write_jobs INSTEAD OF INSERT OR DELETE OR UPDATE ON stowhand.jobs FOR EACH ROW EXECUTE FUNCTION stowhand.write_jobs();
 
-CREATE TRIGGER zz_absorbed BEFORE UPDATE OF serial, state ON stowhand.live FOR EACH ROW WHEN ((new.absorbed AND ((new.state <> old.state) OR (new.serial IS DISTINCT FROM old.serial)))) EXECUTE FUNCTION stowhand.reset_absorbed();
+CREATE TRIGGER zz_absorbed BEFORE UPDATE OF serial, state ON stowhand.live FOR EACH ROW WHEN ((new.absorbed AND old.absorbed AND ((new.state <> old.state) OR (new.serial IS DISTINCT FROM old.serial)))) EXECUTE FUNCTION stowhand.reset_absorbed();
 
 ALTER TABLE ONLY stowhand.flow_lists
     ADD CONSTRAINT flow_lists_job_fkey FOREIGN KEY (job) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;
@@ -4764,6 +4967,9 @@ ALTER TABLE ONLY stowhand.flow_lookups
 
 ALTER TABLE ONLY stowhand.task_limits
     ADD CONSTRAINT task_limits_concurrency_fkey FOREIGN KEY (concurrency) REFERENCES stowhand.limits(name);
+
+ALTER TABLE ONLY stowhand.task_limits
+    ADD CONSTRAINT task_limits_key_limit_fkey FOREIGN KEY (key_limit) REFERENCES stowhand.limits(name);
 
 ALTER TABLE ONLY stowhand.task_limits
     ADD CONSTRAINT task_limits_rate_fkey FOREIGN KEY (rate) REFERENCES stowhand.limits(name);

@@ -205,7 +205,7 @@ def test_a_store_that_breaks_a_rule_is_reported(url: str, mutant: str) -> None:
     assert {claim.record.id for claim in claimed(url)} == {1, 3}
     is_sqlite = url.startswith("sqlite")
     if is_sqlite:
-        ask_schema(url, "drop index stowhand_jobs_one_per_serial")
+        ask_schema(url, "drop index stowhand_jobs_key_slots")
     fillings = {
         "lease": ", lease_boot = null" if is_sqlite else "",
         "boot": ", lease_boot = 'b'" if is_sqlite else "",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowhand.errors import InvalidJob
@@ -23,23 +25,38 @@ ENDS = ("beat", "release", "abandon", "reset", *SETTLEMENTS)
 
 
 async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
-    """Declare limits, as a starting worker does: ``concurrency``, or ``rate`` with ``seconds`` and ``burst``."""
+    """Declare limits, as a starting worker does: ``concurrency``, or ``rate`` with ``seconds`` and ``burst``.
+
+    With a ``key`` they are for each key; ``total`` is then the concurrency of all keys.
+    """
     limits: dict[str, LimitValues] = {}
     own_limits = {}
     for task, options in tasks.items():
         name = options.get("name", task)
-        kinds = {}
-        if "concurrency" in options:
+        kinds: dict[str, str] = {}
+        if "key" in options:
+            kinds |= {"key_limit": name, "key": options["key"]}
+            if "total" in options:
+                kinds["concurrency"] = name
+            has_rate = "rate" in options
+            limits[name] = LimitValues(
+                concurrency=options.get("total"),
+                key_concurrency=options.get("concurrency"),
+                key_rate=options.get("rate"),
+                key_rate_seconds=options.get("seconds", 1.0) if has_rate else None,
+                key_burst=options.get("burst", 1) if has_rate else None,
+            )
+        elif "concurrency" in options:
             kinds["concurrency"] = name
             limits[name] = LimitValues(concurrency=options["concurrency"])
-        if "rate" in options:
+        if "rate" in options and "key" not in options:
             kinds["rate"] = f"{name} rate"
             values = LimitValues(
                 rate=options["rate"], rate_seconds=options.get("seconds", 1.0), burst=options.get("burst", 1)
             )
             limits[kinds["rate"]] = values
         if kinds:
-            own_limits[task] = TaskLimits(**kinds)
+            own_limits[task] = msgspec.convert(kinds, TaskLimits)
     heartbeats = harness.another_heartbeats(harness.store)
     assert isinstance(heartbeats, WorkerList)
     await heartbeats.declare_tasks(TaskDeclarations(dict.fromkeys(tasks, "default"), own_limits, limits))
@@ -420,3 +437,166 @@ async def test_a_changed_limit_wakes_a_worker(harness: StoreHarness) -> None:
 
 async def limit(harness: StoreHarness, name: str) -> LimitRow:
     return next(row for row in await harness.store.inspect.limits() if row.name == name)
+
+
+def keyed(key: str = "customer", **options: Any) -> dict[str, Any]:
+    """Options of ``declare`` for a limit with a key."""
+    return {"key": key, **options}
+
+
+def customers(claims: Any) -> list[Any]:
+    return [claim.record.payload.get("customer") for claim in claims]
+
+
+async def add_for(harness: StoreHarness, customer: Any, number: int = 1, **details: Any) -> None:
+    for _ in range(number):
+        await harness.add(payload=json.dumps({"customer": customer}), **details)
+
+
+async def test_no_more_jobs_of_a_key_run_than_its_limit_allows(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=2))
+    await add_for(harness, "a", 5)
+    await add_for(harness, "b", 1)
+    first = await harness.claim(100)
+    assert customers(first) == ["a", "a", "b"]
+    assert await harness.claim(100) == []
+    assert await harness.store.next_due(("t",)) is None
+    assert [claim.record.serial for claim in first] == [None] * 3
+    await harness.settle(first[0].lease)
+    await harness.settle(first[2].lease)
+    assert customers(await harness.claim(100)) == ["a"]
+
+
+@pytest.mark.parametrize("how", [how for how in ENDS if how != "beat"])
+async def test_whatever_ends_a_job_frees_the_slot_of_its_key(harness: StoreHarness, how: str) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    await add_for(harness, "a", 3, priority=-1)
+    (claim,) = await harness.claim(100)
+    assert await harness.claim(100) == []
+    await end(harness, claim.lease, how)
+    assert len(await harness.claim(100)) == 1, how
+    assert await harness.claim(100) == []
+
+
+async def test_jobs_without_the_argument_share_a_key(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    await harness.add(payload="{}")
+    await harness.add(payload='{"customer": null}')
+    await add_for(harness, "a")
+    assert len(await harness.claim(100)) == 2
+
+
+async def test_a_key_is_a_member_of_an_argument(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed("order.region", concurrency=1))
+    for region in ("eu", "eu", "us", 7, 7):
+        await harness.add(payload=json.dumps({"order": {"region": region}}))
+    regions = [claim.record.payload["order"]["region"] for claim in await harness.claim(100)]
+    assert sorted(map(str, regions)) == ["7", "eu", "us"]
+
+
+async def test_long_keys_are_different_keys(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    for end_ in ("a", "b", "b"):
+        await add_for(harness, "x" * 300 + end_)
+    assert len(await harness.claim(100)) == 2
+
+
+async def test_tasks_share_the_keys_of_a_limit_by_its_name(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1, name="shared"), u=keyed(concurrency=1, name="shared"))
+    await add_for(harness, "a")
+    await harness.add("u", payload='{"customer": "a"}')
+    await harness.add("u", payload='{"customer": "b"}')
+    assert customers(await harness.claim(100)) == ["a", "b"]
+
+
+async def test_a_limit_and_its_keys_both_hold(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1, total=3))
+    for customer in "aabbccdd":
+        await add_for(harness, customer)
+    first = await harness.claim(100)
+    assert customers(first) == ["a", "b", "c"]
+    assert await harness.claim(100) == []
+    await harness.settle(first[1].lease)
+    (fourth,) = await harness.claim(100)
+    assert customers([fourth]) in (["b"], ["d"])
+
+
+async def test_jobs_of_full_keys_do_not_delay_others(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    await add_for(harness, "a", 30, priority=-1)
+    await harness.add("free")
+    claimed: list[str] = []
+    for _ in range(8):
+        claimed += await claimed_tasks(harness, limit=10)
+    assert sorted(claimed) == ["free", "t"]
+
+
+async def test_a_rate_of_a_key_starts_its_jobs_at_even_intervals(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(rate=2))
+    await add_for(harness, "a", 3)
+    await add_for(harness, "b", 1)
+    first = await harness.claim(100)
+    assert customers(first) == ["a", "b"]
+    for claim in first:
+        await harness.settle(claim.lease)
+    assert await harness.claim(100) == []
+    assert await harness.store.next_due(("t",)) == pytest.approx(0.5, abs=0.001)
+    await harness.pass_time(0.5)
+    (second,) = await harness.claim(100)
+    assert customers([second]) == ["a"]
+    assert await harness.claim(100) == []
+    await harness.pass_time(0.5)
+    assert customers(await harness.claim(100)) == ["a"]
+
+
+async def test_a_refused_call_holds_only_its_key(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=5, total=50))
+    await add_for(harness, "a", 1)
+    (claim,) = await harness.claim(100)
+    await add_for(harness, "a", 2)
+    await harness.settle(claim.lease, judged(RateLimited(30)))
+    await add_for(harness, "b", 1)
+    assert customers(await harness.claim(100)) == ["b"]
+    assert await harness.store.next_due(("t",)) == pytest.approx(30, abs=0.01)
+    await harness.pass_time(30.001)
+    assert len(await all_claims(harness)) == 3
+
+
+async def all_claims(harness: StoreHarness) -> list[Any]:
+    """Claim until nothing more may start: a key may start one parked job in each claim."""
+    claims: list[Any] = []
+    while found := await harness.claim(100):
+        claims += found
+    return claims
+
+
+async def test_a_retried_job_waits_for_its_key_again(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    await add_for(harness, "a", 1)
+    (claim,) = await harness.claim(100)
+    await harness.settle(claim.lease, SETTLEMENTS["retry"])
+    await add_for(harness, "a", 1)
+    await harness.pass_time(61)
+    assert len(await harness.claim(100)) == 1
+    assert await harness.claim(100) == []
+
+
+async def test_waiting_jobs_get_a_key_that_is_declared_later(harness: StoreHarness) -> None:
+    await add_for(harness, "a", 3)
+    await declare(harness, t=keyed(concurrency=1))
+    assert len(await harness.claim(100)) == 1
+    assert await harness.claim(100) == []
+    await declare(harness, t=keyed(concurrency=3))
+    assert len(await all_claims(harness)) == 2
+
+
+async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
+    await harness.make_suspect("t", payload='{"customer": "a"}')
+    await declare(harness, t=keyed(concurrency=1))
+    await add_for(harness, "a", priority=-1)
+    (claim,) = await harness.claim(100)
+    assert await claimed_tasks(harness, limit=1, suspects=True) == []
+    await harness.make_suspect("other")
+    assert await claimed_tasks(harness, limit=1, suspects=True) == ["other"]
+    await harness.settle(claim.lease)
+    assert await claimed_tasks(harness, limit=1, suspects=True) == ["t"]

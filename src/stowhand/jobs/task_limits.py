@@ -6,13 +6,14 @@ row per name, and every worker obeys that row. The arithmetic of rates is here, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
-from stowhand.jobs import limits
+from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, format_duration, seconds
 
 MAX_CONCURRENCY = 1_000_000
@@ -22,11 +23,39 @@ MAX_RATE = 1_000_000
 MAX_RATE_SECONDS = 366 * 86_400.0
 
 
+KEY_SEPARATOR = "\t"
+"""Between the name of a limit and a key, in the stored serial key of its jobs. No serial key contains it."""
+
+
+def own_serial(stored: str | None) -> str | None:
+    """Return the serial key of a job; ``None`` if the stored one is the key of a limit."""
+    return None if stored is None or KEY_SEPARATOR in stored else stored
+
+
+def key_name(limit: str, path: str, payload: str) -> str:
+    """Return the name under which the key of a job is stored, for the value of an argument in its payload.
+
+    Long keys are shortened by their hash. PostgreSQL computes the same (limits.sql).
+    """
+    value: Any = strict_json.decode(payload)
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    text = value or "" if isinstance(value, str | None) else strict_json.encode_plain(value)
+    if len(text) > MAX_KEY_CHARACTERS:
+        text = text[:96] + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    return f"{limit}{KEY_SEPARATOR}{text}"
+
+
+MAX_KEY_CHARACTERS = 128
+
+
 class Concurrency(msgspec.Struct, frozen=True):
     """At most ``limit`` jobs run at the same time, over all workers.
 
     Args:
         limit: Maximum number of running jobs; at least 1.
+        key: An argument of the task, such as ``"customer_id"`` or ``"order.region"``: the limit is for the jobs of each
+            value. Jobs without the argument share one key. ``None``: for all jobs.
         name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
         per: ``"store"``, or ``"worker"``: in each worker process separately, for memory or a GPU. Such a limit has no
             name, and the store keeps nothing of it.
@@ -37,6 +66,7 @@ class Concurrency(msgspec.Struct, frozen=True):
     """
 
     limit: int
+    key: str | None = None
     name: str | None = None
     per: Literal["store", "worker"] = "store"
 
@@ -44,9 +74,10 @@ class Concurrency(msgspec.Struct, frozen=True):
         _check_number("Concurrency", "limit", self.limit, MAX_CONCURRENCY)
         if self.per not in ("store", "worker"):
             raise ConfigurationError(f"Concurrency: per: got {self.per!r}; use 'store' or 'worker'")
-        if self.per == "worker" and self.name is not None:
-            raise ConfigurationError("Concurrency: a limit per worker is not shared, so it has no name; leave it out")
-        _check_name("Concurrency", self.name)
+        if self.per == "worker" and (self.name is not None or self.key is not None):
+            raise ConfigurationError("Concurrency: a limit per worker has no name and no key; leave them out")
+        _check_name("Concurrency", "name", self.name)
+        _check_name("Concurrency", "key", self.key)
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -55,6 +86,7 @@ class Rate(msgspec.Struct, frozen=True):
     Args:
         limit: Number of starts in a period; at least 1.
         per: The period: seconds, a timedelta, or a phrase such as ``"1s"`` or ``"1m"``.
+        key: As with ``Concurrency``.
         name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
         burst: Number of jobs that may start at once after a pause. With 1 the starts are evenly spaced.
 
@@ -65,6 +97,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     limit: int
     per: Duration = 1.0
+    key: str | None = None
     name: str | None = None
     burst: int = 1
 
@@ -78,7 +111,8 @@ class Rate(msgspec.Struct, frozen=True):
         if not 0.001 <= period <= MAX_RATE_SECONDS:
             raise ConfigurationError(f"Rate: per: got {self.per!r}; use 1 ms to 366 days")
         msgspec.structs.force_setattr(self, "per", period)
-        _check_name("Rate", self.name)
+        _check_name("Rate", "name", self.name)
+        _check_name("Rate", "key", self.key)
 
     @property
     def period(self) -> float:
@@ -93,15 +127,32 @@ class LimitValues(msgspec.Struct, frozen=True, omit_defaults=True):
     rate: int | None = None
     rate_seconds: float | None = None
     burst: int | None = None
+    key_concurrency: int | None = None
+    """This and the following are for each key."""
+    key_rate: int | None = None
+    key_rate_seconds: float | None = None
+    key_burst: int | None = None
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether any value of the rate is set."""
+        return any(value is not None for value in (self.rate, self.rate_seconds, self.burst))
+
+    def of_keys(self) -> LimitValues:
+        """Return the values for each key as those of a limit."""
+        return LimitValues(self.key_concurrency, self.key_rate, self.key_rate_seconds, self.key_burst)
 
     def __str__(self) -> str:
-        parts = []
-        if self.concurrency is not None:
-            parts.append(f"{self.concurrency} at once")
-        if self.rate is not None and self.rate_seconds is not None:
-            burst = f" (burst {self.burst})" if (self.burst or 1) > 1 else ""
-            parts.append(f"{self.rate} per {format_duration(self.rate_seconds)}{burst}")
+        parts = [*_describe(self), *(f"{part} per key" for part in _describe(self.of_keys()))]
         return ", ".join(parts) or "no limit"
+
+
+def _describe(values: LimitValues) -> Iterator[str]:
+    if values.concurrency is not None:
+        yield f"{values.concurrency} at once"
+    if values.rate is not None and values.rate_seconds is not None:
+        burst = f" (burst {values.burst})" if (values.burst or 1) > 1 else ""
+        yield f"{values.rate} per {format_duration(values.rate_seconds)}{burst}"
 
 
 class TaskLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,12 +160,16 @@ class TaskLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
     concurrency: str | None = None
     rate: str | None = None
+    key_limit: str | None = None
+    """The limit with keys."""
+    key: str | None = None
+    """The argument that is the key."""
     per_worker: int | None = None
 
     @property
     def names(self) -> set[str]:
         """The names of its limits in the store."""
-        return {name for name in (self.concurrency, self.rate) if name is not None}
+        return {name for name in (self.concurrency, self.rate, self.key_limit) if name is not None}
 
 
 NO_LIMITS = TaskLimits()
@@ -142,34 +197,38 @@ def read_limits(task: str, declared: object) -> tuple[TaskLimits, dict[str, Limi
         declared = [declared]
     if not isinstance(declared, Iterable) or isinstance(declared, str | bytes | Mapping):
         raise ConfigurationError(f"limits: got {a_type(declared)}; use a list of Concurrency(…) and Rate(…)")
+    kinds: set[str] = set()
     names: dict[str, Any] = {}
     values: dict[str, LimitValues] = {}
     for limit in declared:
-        field, name, own_values = _read_limit(task, limit)
-        if field in names:
-            raise ConfigurationError(f"limits: two limits of the same kind: {_KINDS[field]}; use one of them")
-        names[field] = name
-        if own_values is not None:
+        kind, own_names, own_values = _read_limit(task, limit)
+        if kind in kinds:
+            raise ConfigurationError(f"limits: two limits of the same kind: {kind}; use one of them")
+        kinds.add(kind)
+        if any(names.get(field, name) != name for field, name in own_names.items()):
+            raise ConfigurationError("limits: a task has one key; use the same key and name in both limits")
+        names |= own_names
+        for name in (own_names[field] for field in ("concurrency", "rate", "key_limit") if field in own_names):
             values[name] = merge(values.get(name), own_values)
     return TaskLimits(**names), values
 
 
-_KINDS = {
-    "concurrency": "Concurrency",
-    "rate": "Rate",
-    "per_worker": "Concurrency(…, per='worker')",
-}
-
-
-def _read_limit(task: str, limit: object) -> tuple[str, Any, LimitValues | None]:
-    """Return the field of ``TaskLimits``, its value, and the values for the store."""
+def _read_limit(task: str, limit: object) -> tuple[str, dict[str, Any], LimitValues]:
+    """Return the kind of a limit, the fields of ``TaskLimits``, and the values for the store."""
     match limit:
-        case Concurrency(number, _, "worker"):
-            return "per_worker", number, None
-        case Concurrency(number, name):
-            return "concurrency", name or task, LimitValues(concurrency=number)
-        case Rate(number, _, name, burst):
-            return "rate", name or task, LimitValues(rate=number, rate_seconds=limit.period, burst=burst)
+        case Concurrency(number, _, _, "worker"):
+            return "Concurrency(…, per='worker')", {"per_worker": number}, LimitValues()
+        case Concurrency(number, None, name):
+            return "Concurrency", {"concurrency": name or task}, LimitValues(concurrency=number)
+        case Concurrency(number, key, name):
+            keyed = {"key_limit": name or task, "key": key}
+            return "Concurrency(…, key=…)", keyed, LimitValues(key_concurrency=number)
+        case Rate(number, _, None, name, burst):
+            return "Rate", {"rate": name or task}, LimitValues(rate=number, rate_seconds=limit.period, burst=burst)
+        case Rate(number, _, key, name, burst):
+            keyed = {"key_limit": name or task, "key": key}
+            values = LimitValues(key_rate=number, key_rate_seconds=limit.period, key_burst=burst)
+            return "Rate(…, key=…)", keyed, values
         case type() if limit in (Concurrency, Rate):
             raise ConfigurationError(f"limits: got the class {limit.__name__}; use {limit.__name__}(…)")
         case _:
@@ -215,20 +274,23 @@ def refuse_undeclared(name: str, declared: LimitValues, changes: LimitValues) ->
     """Raise InvalidJob if the changes are of a kind that the limit's tasks do not declare."""
     if changes.concurrency is not None and declared.concurrency is None:
         raise InvalidJob(f"limit {name!r} has no concurrency: its tasks declare none")
-    if declared.rate is None and any(
-        value is not None for value in (changes.rate, changes.rate_seconds, changes.burst)
-    ):
+    if declared.rate is None and changes.has_rate:
         raise InvalidJob(f"limit {name!r} has no rate: its tasks declare none")
+    if changes.key_concurrency is not None and declared.key_concurrency is None:
+        raise InvalidJob(f"limit {name!r} has no concurrency per key: its tasks declare none")
+    if declared.key_rate is None and changes.of_keys().has_rate:
+        raise InvalidJob(f"limit {name!r} has no rate per key: its tasks declare none")
 
 
 def check_values(name: str, values: LimitValues) -> LimitValues:
     """Return the values of a limit if a task could declare them. Raises InvalidJob."""
     limits.check_name("limit", name, limits.MAX_TASK_CHARACTERS)
     try:
-        if values.concurrency is not None:
-            Concurrency(values.concurrency)
-        if values.rate is not None or values.rate_seconds is not None or values.burst is not None:
-            Rate(values.rate or 0, values.rate_seconds or 0.0, burst=values.burst or 1)
+        for own in (values, values.of_keys()):
+            if own.concurrency is not None:
+                Concurrency(own.concurrency)
+            if own.has_rate:
+                Rate(own.rate or 0, own.rate_seconds or 0.0, burst=own.burst or 1)
     except ConfigurationError as error:
         raise InvalidJob(f"limit {name!r}: {error}") from None
     return values
@@ -304,9 +366,9 @@ def _check_number(kind: str, field: str, value: object, maximum: int) -> None:
         raise ConfigurationError(f"{kind}: {field}: got {value!r}; use a whole number from 1 to {maximum:,}")
 
 
-def _check_name(kind: str, name: object) -> None:
+def _check_name(kind: str, field: str, name: object) -> None:
     if name is not None:
         try:
-            limits.check_name("name", name, limits.MAX_TASK_CHARACTERS)
+            limits.check_name(field, name, limits.MAX_TASK_CHARACTERS)
         except InvalidJob as error:
             raise ConfigurationError(f"{kind}: {error}") from None

@@ -360,6 +360,7 @@ def _read_definition(
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique computes the keys of the jobs; use key or unique, not both")
     task_limits, limit_values = read_limits(name, options.get("limits"))
+    _check_limit_key(task_limits.key, template, shape)
     is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
@@ -377,6 +378,18 @@ def _read_definition(
         limits=task_limits,
         limit_values=limit_values,
     )
+
+
+def _check_limit_key(key: str | None, template: NewJob, shape: Shape) -> None:
+    """Raise ConfigurationError for a key that is not an argument, or beside a serial key."""
+    if key is None:
+        return
+    if template.serial is not None:
+        raise ConfigurationError("serial: a job has one key; use serial, or a limit with a key, not both")
+    if shape.whole is None and (argument := key.partition(".")[0]) not in shape.names:
+        raise ConfigurationError(
+            f"limits: key: {argument!r} is not an argument of the task{suggest(argument, shape.names)}"
+        )
 
 
 def _refuse_unknown(options: TaskOptions) -> None:

@@ -162,7 +162,7 @@ def test_unlocking_resets_the_jobs_and_frees_their_serial_keys(sql: Sql) -> None
         sql("select from stowhand.claim(%s, gen_random_uuid(), 1, 30, null, null, false)", worker)
     rows = sql("select id, locked_by, locked_at, attempts, resets, state from stowhand.force_unlock_workers('{p1}')")
     assert rows == [(1, None, None, 0, 1, "queued")]
-    assert sql("select name, stowhand.is_held(name) from stowhand.serials order by name") == [
+    assert sql("select name, stowhand.is_held(name) from stowhand.limit_keys order by name") == [
         ("p1", False),
         ("p2", True),
     ]

@@ -240,9 +240,9 @@ def test_a_claim_reads_as_many_blocks_with_ten_thousand_serial_keys_as_with_ten(
     claim = "select from stowhand.claim('w', gen_random_uuid(), 10, 30.0, '{mine}', null, false)"
     rows = []
     for names in (10, 10_000):
-        site.execute("truncate stowhand.live, stowhand.serials")
+        site.execute("truncate stowhand.live, stowhand.limit_keys")
         fill(site, Rows(serials=names), 20_000)
-        site.execute("insert into stowhand.serials (name) select distinct serial from stowhand.live")
+        site.execute("insert into stowhand.limit_keys (name) select distinct serial from stowhand.live")
         rows.append(blocks(site, claim))
     few, many = rows
     assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"

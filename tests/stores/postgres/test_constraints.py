@@ -77,6 +77,6 @@ def test_a_row_in_each_valid_state_is_accepted(sql: Sql) -> None:
 
 @pytest.mark.parametrize("change", ["hint_run_at = now()", "hint_priority = 0, hint_id = 1"])
 def test_an_inconsistent_serial_key_is_refused(sql: Sql, change: str) -> None:
-    sql("insert into stowhand.serials (name) values ('q')")
+    sql("insert into stowhand.limit_keys (name) values ('q')")
     with pytest.raises(psycopg.errors.CheckViolation):
-        sql(f"update stowhand.serials set {change}")
+        sql(f"update stowhand.limit_keys set {change}")

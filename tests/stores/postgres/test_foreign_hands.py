@@ -30,7 +30,7 @@ def test_changed_functions_are_repaired_and_other_changes_are_reported(
     sql("drop function stowhand.remove(bigint)")
     sql("alter type stowhand.job_spec alter attribute max_attempts type smallint")
     sql("create or replace view stowhand.migrations as select 11 as id, now() as ts, true as breaking")
-    sql("alter table stowhand.serials drop constraint hint_whole")
+    sql("alter table stowhand.limit_keys drop constraint hint_whole")
     # What a new text of this one forbids would not be looked for in the rows that are there.
     ((source,),) = sql("select pg_get_functiondef('stowhand.is_lawful'::regproc)")
     sql(source.replace("128", "127"))
@@ -39,7 +39,7 @@ def test_changed_functions_are_repaired_and_other_changes_are_reported(
     sql("create function stowhand.mine() returns int language sql as 'select 1'")
     left = [
         "the function is_lawful is not the one of this version",
-        "the constraint serials.hint_whole is missing",
+        "the constraint limit_keys.hint_whole is missing",
         "the type job_spec.max_attempts is not the one of this version",
     ]
 

@@ -136,7 +136,7 @@ def test_the_plan_run_by_hand_creates_the_schema(empty_url: str, run: Any) -> No
         connection.execute(plan.encode())
         tables = connection.execute(
             "select count(*) from pg_tables where schemaname = 'stowhand'"
-            " and tablename in ('live', 'serials', 'applied_migrations')"
+            " and tablename in ('live', 'limit_keys', 'applied_migrations')"
         ).fetchone()
     assert tables == (3,)
 

@@ -48,7 +48,7 @@ def test_a_pause_waits_for_a_concurrent_claim_whose_job_continues(
         claiming.commit()
         thread.join(60)
     assert paused == [(True,)]
-    assert sql("select paused_at is not null from stowhand.serials") == [(True,)]
+    assert sql("select paused_at is not null from stowhand.limit_keys") == [(True,)]
     assert sql(HELD) == [("q", ids[0])]
 
 
@@ -89,7 +89,7 @@ def test_an_uncommitted_pause_delays_only_its_own_serial_key(
         await heartbeats.close()
 
     run(story())
-    assert sql("select paused_at is not null from stowhand.serials where name = 'q'") == [(True,)]
+    assert sql("select paused_at is not null from stowhand.limit_keys where name = 'q'") == [(True,)]
     assert sql(HELD) == []
     assert run(claimed(store)) == []
 
@@ -112,7 +112,7 @@ def test_a_resume_concurrent_with_a_settlement_leaves_the_serial_key_free(
         settling.commit()
         thread.join(60)
     assert resumed == [(True,)]
-    assert sql("select paused_at from stowhand.serials") == [(None,)]
+    assert sql("select paused_at from stowhand.limit_keys") == [(None,)]
     assert run(claimed(store)) == [ids[1]]
 
 
@@ -123,7 +123,7 @@ def test_only_one_of_two_concurrent_pauses_changes_the_key(store: PostgresStore,
         first.commit()
         thread.join(60)
     assert second == [(False,)]
-    assert sql("select paused_at is not null from stowhand.serials") == [(True,)]
+    assert sql("select paused_at is not null from stowhand.limit_keys") == [(True,)]
 
 
 def test_a_resume_waits_for_a_transaction_within_the_timeout(own_url: str, run: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_resume_waits_for_a_transaction_within_the_timeout(own_url: str, run: 
         store = PostgresStore(own_url)
         await store.operate.pause_serial("q")
         with psycopg.connect(own_url) as holding:
-            holding.execute("select from stowhand.serials where name = 'q' for update")
+            holding.execute("select from stowhand.limit_keys where name = 'q' for update")
             with psycopg.connect(own_url) as changing:
                 changing.execute("alter function stowhand.resume_serial set lock_timeout = '100ms'")
             with pytest.raises(StoreUnreachable, match="holds the queue; try again"):
@@ -196,7 +196,7 @@ def test_jobs_absorbed_during_a_pause_are_found_again(store: PostgresStore, sql:
             "select count(*) from stowhand.live where serial is not null and not absorbed and worker is null"
         )
         assert scouts < 100
-        assert sql("select count(*) from stowhand.serials where hint_id is not null") == [(0,)]
+        assert sql("select count(*) from stowhand.limit_keys where hint_id is not null") == [(0,)]
         await store.operate.resume_serial("q7")
         assert sql(UNFINDABLE) == []
         assert sql(WRONGLY_HELD) == []

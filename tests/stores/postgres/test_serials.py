@@ -21,14 +21,14 @@ from tests.stores.postgres.verbs import ask, claim, maintain, take
 
 # Every waiting job of a free serial key can be found: by itself, or by its serial key's hint, no later than it is due.
 UNFINDABLE = """
-    select j.id from stowhand.live j left join stowhand.serials q on q.name = j.serial
+    select j.id from stowhand.live j left join stowhand.limit_keys q on q.name = j.serial
     where j.serial is not null and j.state in ('queued', 'errored') and j.resets < 2 and j.absorbed
       and (q.name is null or (not stowhand.is_held(q.name) and (
         q.hint_run_at is null or q.hint_run_at > greatest(j.run_at, now()))))
 """
 # A running job with a serial key has the slot of the key, and a key that is held has no hint.
 WRONGLY_HELD = """
-    select q.name from stowhand.serials q where q.hint_run_at is not null and stowhand.is_held(q.name)
+    select q.name from stowhand.limit_keys q where q.hint_run_at is not null and stowhand.is_held(q.name)
     union all
     select j.serial from stowhand.live j
     where j.serial is not null and j.state = 'processing' and j.key_slot is distinct from 1
@@ -116,7 +116,7 @@ def test_the_scouts_of_a_free_serial_key_are_never_absorbed(store: PostgresStore
     async def story() -> None:
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3))
         await store.settle([(await take(store), COMPLETED)])
-        sql("select stowhand.absorb(%s::bigint[], '{}')", ids)
+        sql("select stowhand.absorb(%s::bigint[], '{}', now())", ids)
         assert sql("select bool_or(absorbed), count(*) from stowhand.live") == [(False, 2)]
         assert sql(UNFINDABLE) == []
         await store.close()
@@ -130,7 +130,7 @@ def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresSt
         first = await take(store)
         later = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=-5, delay=0.3))
         sql("update stowhand.live set absorbed = true where id = %s", later.id)
-        sql("update stowhand.serials set absorbed = true")
+        sql("update stowhand.limit_keys set absorbed = true")
         await store.settle([(first, COMPLETED)])
         assert sql(UNFINDABLE) == []
         async with asyncio.timeout(25):
@@ -262,7 +262,7 @@ def test_unneeded_rows_of_serial_keys_are_pruned(store: PostgresStore, sql: Sql,
         heartbeats = store.heartbeats()
         await heartbeats.maintain()
         await heartbeats.close()
-        assert sql("select name from stowhand.serials order by name") == [("held",), ("waiting",)]
+        assert sql("select name from stowhand.limit_keys order by name") == [("held",), ("waiting",)]
         await store.close()
 
     run(story())
@@ -301,7 +301,7 @@ def test_maintenance_frees_a_lost_serial_key_without_visible_jobs(store: Postgre
         held = await claim(store, 2)
         await claim(store, 5)
         sql("update stowhand.live set absorbed = true where state = 'queued'")
-        sql("update stowhand.serials set absorbed = true")
+        sql("update stowhand.limit_keys set absorbed = true")
         sql("delete from stowhand.live where id = %s", held[0].lease.job_id)
         assert list(await claim(store, 5)) == []
         await maintain(store)
@@ -334,7 +334,7 @@ def test_a_lost_serial_key_with_a_locked_row_delays_no_claim(
         await take(store)
         sql("delete from stowhand.live where id = %s", ids[0])
         with connection.transaction():
-            connection.execute("select from stowhand.serials for update")
+            connection.execute("select from stowhand.limit_keys for update")
             assert list(await claim(store)) == []
             await maintain(store)
         assert (await take(store)).job_id == ids[1]

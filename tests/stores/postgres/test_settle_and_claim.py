@@ -134,7 +134,7 @@ def test_a_paused_serial_key_and_a_paused_task_stop_after_the_running_job(
         await store.operate.pause_serial("q")
         assert list((await settle_and_claim(store, lease))[1]) == []
         assert list(await claim(store)) == []
-        assert sql("select paused_at is not null from stowhand.serials") == [(True,)]
+        assert sql("select paused_at is not null from stowhand.limit_keys") == [(True,)]
         await store.operate.resume_serial("q")
         lease = await take(store)
         await store.operate.pause_task("t")
@@ -337,7 +337,7 @@ def test_the_token_is_locked_before_any_row(
         thread.start()
         wait_for_a_waiter(connection)
         free = "select count(*) from (select from {} for update skip locked) s"
-        for table, rows in (("stowhand.live", 2), ("stowhand.serials", 1)):
+        for table, rows in (("stowhand.live", 2), ("stowhand.limit_keys", 1)):
             assert sql(free.format(table)) == [(rows,)], "it waits and has locked no row"
     thread.join(60)
     assert results == [([lease.job_id], None)], "settled, and nothing claimed under a dead token"

@@ -23,7 +23,7 @@ from tests.support.servers import PostgresServer
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 ROWS = (
     "select id, state from stowhand.live union all select id, state from stowhand.history order by id",
-    "select name from stowhand.serials order by name",
+    "select name from stowhand.limit_keys order by name",
 )
 
 

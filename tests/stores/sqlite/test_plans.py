@@ -61,7 +61,7 @@ def test_a_claims_order_is_the_order_of_an_index(template: Path, name: str) -> N
 
 def test_the_running_job_of_a_queue_is_found_by_its_index(template: Path) -> None:
     steps = plan(template, "SELECT 1 FROM stowhand_jobs WHERE serial = :serial AND state = 'processing'")
-    assert "stowhand_jobs_one_per_serial" in steps[0]
+    assert "stowhand_jobs_key_slots" in steps[0]
 
 
 def plan(path: Path, statement: str) -> list[str]:

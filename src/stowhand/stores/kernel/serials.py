@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stowhand.jobs.task_limits import KEY_SEPARATOR
 from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.queue_store import MAX_EXAMINED_FAILURES
 from stowhand.stores.kernel.counts import NEWEST_FAILED_COUNTS, list_paused
@@ -26,7 +27,7 @@ def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[Serial
     serials = {name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
 
     def change(name: str, **numbers: object) -> None:
-        if name in serials or not is_paused:
+        if KEY_SEPARATOR not in name and (name in serials or not is_paused):
             row = serials.get(name) or SerialRow(name, None, None, 0, 0, 0, 0)
             serials[name] = msgspec.structs.replace(row, **numbers)
 

@@ -83,7 +83,9 @@ _DIALECT_FILLINGS = {
     ),
     "task_limits": "{schema}.task_limits",
     "slots": "{schema}.live where limit_slot is not null and worker is not null",
-    "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
+    "paused_serials": (
+        "(select name as serial, paused_at as since from {schema}.limit_keys where paused_at is not null)"
+    ),
     "next_ready": _join_next("task, priority", _READY_JOBS),
     "next_queued": _join_next("queue, task, priority", _QUEUED_JOBS),
     "next_serial": _join_next("serial, task, priority", _SERIAL_JOBS),

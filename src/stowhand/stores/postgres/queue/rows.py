@@ -9,6 +9,7 @@ from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
 from stowhand.jobs.fields import ATTRIBUTE_NAMES, FIELDS, Kind
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.task_limits import own_serial
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.statements import quote_text
 from stowhand.stores.database.timestamps import TimestampCache
@@ -119,6 +120,7 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
     for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
          last_error, revision, created_at, updated_at, started_at, *other_values, epoch) in rows:  # fmt: skip
         due = timestamps[run_at]
+        serial = own_serial(serial)
         created = due if created_at is None else timestamps[created_at]
         job = Job(
             id_, task, payload, _PROCESSING, serial, priority, due, attempts, max_attempts, created, resets, max_resets,
@@ -135,6 +137,7 @@ def read_job(row: Row) -> Job:
     fields = dict(zip(_ATTRIBUTES, row, strict=True))
     fields["state"] = _STATES_BY_VALUE[fields["state"]]
     fields["flags"] = tuple(fields["flags"] or ())
+    fields["serial"] = own_serial(fields["serial"])
     return Job(**fields)
 
 

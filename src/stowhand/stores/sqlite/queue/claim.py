@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.queues import DEFAULT_QUEUE, Queues
+from stowhand.jobs.task_limits import KEY_SEPARATOR
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue.cancellation import expire
-from stowhand.stores.sqlite.queue.limits import NEVER, Limits
+from stowhand.stores.sqlite.queue.limits import NEVER, Limits, key_opens_at
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -57,6 +58,9 @@ def claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> li
         limits = Limits(tx)
         chosen = choose(tx, request, {int(key) for key in passed_over.current()}, limits.closed_tasks())
         admission = limits.admit(chosen, request)
+        limits.write_keys(admission)
+        if admission.parked and not admission.ids:
+            continue
         rows, refused = _take(tx, request, admission.ids)
         limits.write(admission, {row[0]: row for row in rows})
         is_store_at_fault = len(refused) > 1 and not rows
@@ -246,6 +250,10 @@ def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
             run_at, job_id = at, head_id
         else:
             recheck_at = at if recheck_at is None else min(recheck_at, at)
+    if job_id is not None and KEY_SEPARATOR in head["serial"]:
+        opens_at = key_opens_at(tx, head["serial"])
+        if opens_at > tx.now.wall:
+            priority, run_at, job_id, recheck_at = BELOW_ALL_PRIORITIES, None, None, opens_at
     if job_id is None and recheck_at is None:
         tx.run("drop_head", **head)
     else:
@@ -281,7 +289,7 @@ def _due_times(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, p
         priority = BELOW_ALL_PRIORITIES
         while level := tx.row("next_serial_level", serial=serial, task=task, queue=queue, priority=priority):
             priority = level[0]
-            times.append(level[1])
+            times.append(max(level[1], key_opens_at(tx, serial)) if KEY_SEPARATOR in serial else level[1])
     times += [due for due in tx.column("first_suspect", **filters) if due is not None]
     return times
 

@@ -94,7 +94,7 @@ def settle(tx: Transaction, held: HeldJob, settlement: Settlement) -> State:
     )
     _write(tx, held, ending)
     if settlement.holds_limits:
-        limits.hold(tx, held.task, settlement.delay)
+        limits.hold(tx, held.task, held.serial, settlement.delay)
     return state
 
 

@@ -83,6 +83,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
             self._prune("failed", self._failed_retention)
         self._prune("uniques", 0)
         self._prune("abandoned", SECONDS_PER_DAY)
+        self._prune("limit_keys", 0)
         self._prune("workers", LOST_WORKER_RETENTION_SECONDS)
         self._prune("app_versions", VERSION_RETENTION_SECONDS)
         # Keep ticks a day longer than they can be scheduled, since the clock may be set back.

@@ -8,13 +8,19 @@ many of the chosen jobs as there is room for. PostgreSQL has the same rules in f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from stowhand.jobs import task_limits
-from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits, overridden
+from stowhand.jobs.task_limits import (
+    KEY_SEPARATOR,
+    NO_LIMITS,
+    LimitValues,
+    TaskDeclarations,
+    TaskLimits,
+    overridden,
+)
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -24,24 +30,32 @@ NEVER = float("inf")
 
 
 class Limit:
-    """A row of the table of limits, and the slots in use."""
+    """A limit, or one key of a limit, and the slots in use."""
 
-    def __init__(self, tx: Transaction, row: tuple[str, str, str, int | None, int | None]) -> None:
-        self.name, declared, override, next_start, held_until = row
-        self.values = overridden(_decode(declared), _decode(override))
+    def __init__(
+        self,
+        tx: Transaction,
+        name: str,
+        values: LimitValues,
+        used: Iterable[int],
+        times: tuple[int | None, int | None],
+    ) -> None:
+        """``times``: the columns ``next_start`` and ``held_until``."""
+        next_start, held_until = times
+        self.name = name
+        self.values = values
         self._now = tx.now.wall / 1_000_000
         self._next_start = None if next_start is None else next_start / 1_000_000
         self._held_until = 0.0 if held_until is None else held_until / 1_000_000
         self._lowest_free_slot = 1
-        self.used: set[int] = set()
-        if self.values.concurrency is not None:
-            self.used.update(tx.column("used_slots", name=self.name))
+        self._used = set(used)
+        self._started = 0
 
     @property
     def opens_for_slots_at(self) -> float:
-        """Seconds since 1970 from which a job of the concurrency limit may start; NEVER: when a job ends."""
+        """Seconds since 1970 from which a job of the concurrency may start; NEVER: when a job ends."""
         concurrency = self.values.concurrency
-        return NEVER if concurrency is not None and len(self.used) >= concurrency else self._held_until
+        return NEVER if concurrency is not None and len(self._used) >= concurrency else self._held_until
 
     @property
     def opens_for_starts_at(self) -> float:
@@ -51,36 +65,43 @@ class Limit:
         return max(self._held_until, task_limits.rate_opens_at(self.values, self._next_start, self._now))
 
     @property
-    def starts(self) -> float:
-        """Number of jobs of the rate that may start now."""
+    def may_start(self) -> bool:
+        """Whether one more job of the rate may start now."""
         if self._held_until > self._now:
-            return 0
+            return False
         if self.values.rate is None:
-            return NEVER
-        return task_limits.starts_allowed(self.values, self._next_start, self._now)
+            return True
+        return task_limits.starts_allowed(self.values, self._next_start, self._now) > self._started
 
     @property
-    def room(self) -> float:
-        """Number of jobs of the concurrency limit that may start now."""
+    def has_room(self) -> bool:
+        """Whether one more job of the concurrency may start now."""
         if self._held_until > self._now:
-            return 0
-        return NEVER if self.values.concurrency is None else self.values.concurrency - len(self.used)
+            return False
+        return self.values.concurrency is None or len(self._used) < self.values.concurrency
 
     @property
     def is_half_used(self) -> bool:
         """Whether half of the slots are in use, so that no job is claimed ahead."""
-        return self.values.concurrency is not None and len(self.used) >= self.values.concurrency // 2
+        return self.values.concurrency is not None and len(self._used) >= self.values.concurrency // 2
 
     def take_slot(self) -> int:
         """Return the lowest free slot, which is then in use."""
-        while self._lowest_free_slot in self.used:
+        while self._lowest_free_slot in self._used:
             self._lowest_free_slot += 1
-        self.used.add(self._lowest_free_slot)
+        self._used.add(self._lowest_free_slot)
         return self._lowest_free_slot
 
-    def next_start(self, started: int) -> int:
-        """Return the value of the column when this many jobs start now."""
-        return round(task_limits.after_starts(self.values, self._next_start, self._now, started) * 1_000_000)
+    def start(self) -> None:
+        """Count a start."""
+        self._started += 1
+
+    @property
+    def changed_next_start(self) -> int | None:
+        """The new value of the column, if jobs of a rate start now."""
+        if not self._started or self.values.rate is None:
+            return None
+        return round(task_limits.after_starts(self.values, self._next_start, self._now, self._started) * 1_000_000)
 
 
 class Limits:
@@ -89,7 +110,8 @@ class Limits:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._by_task = {task: TaskLimits(*names) for task, *names in tx.run("task_limits")}
-        self._limits = {row[0]: Limit(tx, row) for row in tx.rows("limits")} if self._by_task else {}
+        self._limits = {row[0]: _read_limit(tx, row) for row in tx.rows("limits")}
+        self._keys: dict[str, Limit] = {}
 
     def closed_tasks(self) -> dict[str, float]:
         """Return the tasks of which no job may start now, with the seconds since 1970 from which one may."""
@@ -105,71 +127,137 @@ class Limits:
             opens_at = max(opens_at, self._limits[own.rate].opens_for_starts_at)
         return opens_at
 
+    def key(self, name: str) -> Limit:
+        """Return a key of a limit by its stored name."""
+        if name not in self._keys:
+            limit = self._limits.get(name.partition(KEY_SEPARATOR)[0])
+            values = LimitValues() if limit is None else limit.values.of_keys()
+            used = self._tx.column("used_key_slots", name=name)
+            times = self._tx.row("limit_key", name=name) or (None, None)
+            self._keys[name] = Limit(self._tx, name, values, used, times)
+        return self._keys[name]
+
     def admit(self, chosen: Sequence[int], request: ClaimRequest) -> Admission:
-        """Return those of the chosen jobs that may start, in their order.
+        """Return those of the chosen jobs that may start, in their order. Jobs whose key has no room are parked.
 
         Jobs beyond the free slots are claimed ahead, which jobs with a rate never are, and jobs of a concurrency limit
         only while less than half of it is in use.
         """
-        if not self._by_task and not request.task_rooms:
-            return Admission(list(chosen), {}, {})
-        tasks = dict(self._tx.run("tasks_of", ids=as_json(chosen)))
+        admission = Admission()
+        if not self._limits and not request.task_rooms:
+            admission.ids += chosen
+            return admission
+        jobs = {row[0]: row[1:] for row in self._tx.run("limited_jobs", ids=as_json(chosen))}
         rooms = Counter(request.task_rooms)
-        admission = Admission([], {}, Counter())
         free = len(chosen) if request.free_slots is None else request.free_slots
         for job_id in chosen:
-            task = tasks[job_id]
+            task, serial, payload = jobs[job_id]
             if task in request.task_rooms and rooms[task] < 1:
                 continue
-            if self._admit_one(admission, job_id, self._by_task.get(task), is_ahead=len(admission.ids) >= free):
+            own = self._by_task.get(task, NO_LIMITS)
+            key_name = serial if serial is not None and KEY_SEPARATOR in serial else None
+            if serial is None and own.key_limit is not None and own.key is not None:
+                key_name = task_limits.key_name(own.key_limit, own.key, payload)
+            if self._admit_one(admission, job_id, own, key_name, is_ahead=len(admission.ids) >= free):
                 rooms[task] -= 1
+                if serial is None and key_name is not None:
+                    admission.new_keys.setdefault(key_name, []).append(job_id)
+            elif job_id in admission.slotless and serial is None and key_name is not None:
+                admission.parked.setdefault(key_name, []).append(job_id)
         return admission
 
-    def _admit_one(self, admission: Admission, job_id: int, own: TaskLimits | None, *, is_ahead: bool) -> bool:
-        if own is not None:
-            concurrency = None if own.concurrency is None else self._limits[own.concurrency]
-            rate = None if own.rate is None else self._limits[own.rate]
-            if concurrency is not None and (concurrency.room < 1 or (is_ahead and concurrency.is_half_used)):
-                return False
-            if rate is not None and (is_ahead or rate.starts - admission.starts[rate.name] < 1):
-                return False
-            if rate is not None:
-                admission.starts[rate.name] += 1
-            if concurrency is not None:
-                admission.slots[job_id] = (concurrency.name, concurrency.take_slot())
+    def _admit_one(
+        self, admission: Admission, job_id: int, own: TaskLimits, key_name: str | None, *, is_ahead: bool
+    ) -> bool:
+        concurrency = None if own.concurrency is None else self._limits[own.concurrency]
+        rate = None if own.rate is None else self._limits[own.rate]
+        key = None if key_name is None else self.key(key_name)
+        if concurrency is not None and (not concurrency.has_room or (is_ahead and concurrency.is_half_used)):
+            return False
+        if rate is not None and (is_ahead or not rate.may_start):
+            return False
+        if key is not None and not (key.has_room and key.may_start):
+            admission.slotless.add(job_id)
+            return False
+        if key is not None and key.values.rate is not None and is_ahead:
+            return False
+        for limit in (rate, key):
+            if limit is not None:
+                limit.start()
+        if concurrency is not None:
+            admission.slots[job_id] = (concurrency.name, concurrency.take_slot())
+        if key is not None:
+            admission.key_slots[job_id] = key.take_slot()
         admission.ids.append(job_id)
         return True
+
+    def write_keys(self, admission: Admission) -> None:
+        """Give the jobs their keys: those that start, and those that are parked."""
+        for names in (admission.new_keys, admission.parked):
+            for name, ids in names.items():
+                self._tx.run("set_key", name=name, ids=as_json(ids))
 
     def write(self, admission: Admission, claimed: Mapping[int, object]) -> None:
         """Write the slots and the starts of the claimed jobs."""
         slots = [(job_id, *slot) for job_id, slot in admission.slots.items() if job_id in claimed]
         if slots:
             self._tx.run("set_slots", slots=as_json(slots))
-        for name, started in admission.starts.items():
-            self._tx.run("set_next_start", name=name, next_start=self._limits[name].next_start(started))
+        for job_id, slot in admission.key_slots.items():
+            if job_id in claimed:
+                self._tx.run("set_key_slot", id=job_id, slot=slot)
+        for name, limit in self._limits.items():
+            if (next_start := limit.changed_next_start) is not None:
+                self._tx.run("set_next_start", name=name, next_start=next_start)
+        for name, key in self._keys.items():
+            if (next_start := key.changed_next_start) is not None:
+                self._tx.run("set_key_start", name=name, next_start=next_start)
+                self._tx.run("recheck_heads", name=name)
 
 
-class Admission(NamedTuple):
-    """The jobs that may start, their slots, and the number of starts by the name of the rate."""
+class Admission:
+    """The result of ``Limits.admit``."""
 
-    ids: list[int]
-    slots: dict[int, tuple[str, int]]
-    starts: Counter[str] | dict[str, int]
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        """The jobs that may start."""
+        self.slots: dict[int, tuple[str, int]] = {}
+        """The slots of jobs in concurrency limits."""
+        self.key_slots: dict[int, int] = {}
+        """The slots of jobs in keys of limits."""
+        self.new_keys: dict[str, list[int]] = {}
+        """Jobs that may start and have no key yet, by their key."""
+        self.slotless: set[int] = set()
+        """Jobs whose key has no room."""
+        self.parked: dict[str, list[int]] = {}
+        """Those of them that have no key yet, by their key. They leave the order of claims."""
 
 
-def hold(tx: Transaction, task: str, seconds: float) -> None:
-    """Start no job of the limits of this task for some time. A longer hold stays."""
+def key_opens_at(tx: Transaction, name: str) -> int:
+    """Return the time in microseconds from which jobs of this key may start by its rate, or after a hold."""
+    return round(Limits(tx).key(name).opens_for_starts_at * 1_000_000)
+
+
+def hold(tx: Transaction, task: str, serial: str | None, seconds: float) -> None:
+    """Start no job of the limits of this task for some time; of a task with keys, no job of this key."""
+    until = tx.now.wall + micros(seconds)
+    if serial is not None and KEY_SEPARATOR in serial:
+        tx.run("hold_key", name=serial, until=until)
+        tx.run("recheck_heads", name=serial)
+        return
     for own in (TaskLimits(*names) for name, *names in tx.run("task_limits") if name == task):
         for name in own.names:
-            tx.run("hold_limit", name=name, until=tx.now.wall + micros(seconds))
+            tx.run("hold_limit", name=name, until=until)
 
 
 def declare(tx: Transaction, declarations: TaskDeclarations) -> None:
     """Store the limits that the tasks of a starting worker declare. Overrides stay."""
+    overrides = {row[0]: _decode(row[2]) for row in tx.rows("limits")}
     for name, values in declarations.limits.items():
-        tx.run("declare_limit", name=name, declared=_encode(values))
+        in_effect = overridden(values, overrides.get(name, LimitValues()))
+        tx.run("declare_limit", name=name, declared=_encode(values), key_concurrency=in_effect.key_concurrency)
     for task, own in declarations.tasks.items():
-        tx.run("declare_task_limits", task=task, concurrency=own.concurrency, rate=own.rate)
+        names = {"concurrency": own.concurrency, "rate": own.rate, "key_limit": own.key_limit, "key": own.key}
+        tx.run("declare_task_limits", task=task, **names)
     tx.run("clear_task_limits", tasks=as_json([task for task in declarations.queues if task not in declarations.tasks]))
     tx.run("clear_limits")
 
@@ -178,7 +266,10 @@ def set_override(tx: Transaction, name: str, changes: LimitValues) -> bool:
     """Override values of a limit. Return whether that changes the override. Raises InvalidJob."""
     declared, override = _find(tx, name)
     task_limits.refuse_undeclared(name, declared, changes)
-    return tx.run("set_override", name=name, override=_encode(overridden(override, changes))).rowcount > 0
+    override = overridden(override, changes)
+    key_concurrency = overridden(declared, override).key_concurrency
+    values = {"name": name, "override": _encode(override), "key_concurrency": key_concurrency}
+    return tx.run("set_override", **values).rowcount > 0
 
 
 def reset(tx: Transaction, name: str) -> bool:
@@ -195,6 +286,13 @@ def _find(tx: Transaction, name: str) -> tuple[LimitValues, LimitValues]:
         if known == name:
             return _decode(declared), _decode(override)
     raise task_limits.unknown_limit(name)
+
+
+def _read_limit(tx: Transaction, row: tuple[str, str, str, int | None, int | None]) -> Limit:
+    name, declared, override, *times = row
+    values = overridden(_decode(declared), _decode(override))
+    used = [] if values.concurrency is None else tx.column("used_slots", name=name)
+    return Limit(tx, name, values, used, (times[0], times[1]))
 
 
 def _decode(text: str) -> LimitValues:

@@ -13,6 +13,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
 from stowhand.jobs.fields import FIELDS, Kind
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, Job, NewJob, State
+from stowhand.jobs.task_limits import own_serial
 from stowhand.stores.kernel.columns import COLUMN_NAMES, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
@@ -50,6 +51,7 @@ def to_job(row: JobRow) -> Job:
         if (value := values[position]) is not None:
             values[position] = convert(value)
     values[_FLAGS_POSITION] = values[_FLAGS_POSITION] or ()
+    values[_SERIAL_POSITION] = own_serial(values[_SERIAL_POSITION])
     return Job(*_in_order(values))
 
 
@@ -86,6 +88,7 @@ _CONVERSIONS_BY_POSITION = [
     (position, _VALUE_READERS[field.kind]) for position, field in enumerate(FIELDS) if field.kind in _VALUE_READERS
 ]
 _FLAGS_POSITION = COLUMN_NAMES.index("flags")
+_SERIAL_POSITION = COLUMN_NAMES.index("serial")
 _in_order = itemgetter(*map(COLUMN_NAMES.index, Job.__struct_encode_fields__))
 
 

@@ -354,6 +354,8 @@ declare
   -- While no task has a limit, this query is the only cost of limits.
   _is_limited boolean := exists (select from {schema}.task_limits) or _rooms is not null;
   _admitted record;
+  _keyed record;
+  _key_slots int[];
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
   -- this claim sees the dead token.
@@ -385,7 +387,7 @@ begin
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from {schema}.live j where {scout})
-       or exists (select from {schema}.serials q where q.hint_run_at is not null) then
+       or exists (select from {schema}.limit_keys q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
         select j.priority, j.run_at, j.id into _last from {schema}.live j where j.id = _picked[_limit];
@@ -425,13 +427,20 @@ begin
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
   select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  select null::bigint[] as keyed, null::text[] as names into _keyed;
   if _is_limited and cardinality(_picked) > 0 then
-    _admitted := {schema}.admit(_picked, coalesce(_free, _most), _rooms, _at);
+    _keyed := {schema}.admit_keys(_picked, _at);
+    _admitted := {schema}.admit(_keyed.ids, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
-    if cardinality(_picked) = 0 and _admitted.is_locked then
+    if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
       id := 0;
       return next;
     end if;
+    _key_slots := {schema}.slots_of_keys(array(
+      select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
+      from unnest(_picked) with ordinality as p(id, place)
+        cross join lateral (select l.serial from {schema}.live l where l.id = p.id offset 0) j
+      order by p.place));
   end if;
   if cardinality(_picked) = 0 then return; end if;
 
@@ -439,7 +448,10 @@ begin
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false, key_slot = case when j.serial is not null then 1 end,
+        lease_until = _until, started_at = _at, absorbed = false, 
+        serial = coalesce(j.serial, _keyed.names[array_position(_keyed.keyed, j.id)]),
+        key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
+                        when j.serial is not null then 1 end,
         limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
@@ -447,10 +459,11 @@ begin
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
-  if cardinality(_in_serials.names) > 0 then
+  if _is_limited then perform {schema}.note_starts(_picked, _at); end if;
+  if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform {schema}.clear_hints(_in_serials.heads, _picked, _at);
   end if;
-  if _admitted.limited is null and not exists (
+  if _admitted.limited is null and _keyed.keyed is null and not exists (
     select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null and j.token = _token)
   then
     -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key or a slot that is
@@ -514,6 +527,7 @@ language plpgsql stable as $$
 declare
   _name text;
   _head {schema}.place;
+  _opens_at timestamptz;
   _earliest timestamptz;
   _next record;
   _after int := -2147483648;
@@ -521,9 +535,11 @@ begin
   for _ in 0..100 loop
     _name := {schema}.next_name(_name);
     if _name is null then return _earliest; end if;
-    continue when exists (select from {schema}.serials q where q.name = _name and q.paused_at is not null);
+    continue when exists (select from {schema}.limit_keys q where q.name = _name and q.paused_at is not null);
+    _opens_at := case when position(E'\t' in _name) > 0 then {schema}.key_opens_at(_name, _at) end;
+    continue when _opens_at = 'infinity';
     _head := {schema}.serial_head(_name, _tasks, null, _queues, _excluded, _at);
-    _earliest := least(_earliest, _head.run_at);
+    if _head.id is not null then _earliest := least(_earliest, greatest(_head.run_at, _opens_at)); end if;
     if _earliest <= _at then return _earliest; end if;
   end loop;
   -- There are many keys, so use scouts and hints (serials.sql).
@@ -538,8 +554,9 @@ begin
     _after := _next.priority + 1;
   end loop;
   return least(_earliest,
-    (select min(q.hint_run_at) from {schema}.serials q where q.hint_run_at is not null),
-    (select _at from {schema}.serials q where q.absorbed and q.hint_run_at is null and q.paused_at is null and exists (
+    (select min(q.hint_run_at) from {schema}.limit_keys q where q.hint_run_at is not null),
+    (select _at from {schema}.limit_keys q where q.absorbed and q.hint_run_at is null and q.paused_at is null
+        and position(E'\t' in q.name) = 0 and exists (
       select from {schema}.live j where j.serial = q.name and j.serial is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and {schema}.takes(_queues, _excluded, j.queue)) limit 1));

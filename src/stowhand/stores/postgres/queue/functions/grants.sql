@@ -29,7 +29,7 @@ begin
     select c.relname, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum) as columns
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
-      and c.relname in ('live', 'history', 'serials', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
+      and c.relname in ('live', 'history', 'limit_keys', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
         'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'limits', 'task_limits', 'expiring', 'throughput', 'tries', 'uniques')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname

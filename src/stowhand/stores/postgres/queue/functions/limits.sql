@@ -13,31 +13,40 @@
 -- `admit` keeps those for which there is room. It locks the rows of their limits, never waiting, and reads the slots in
 -- use in a later statement, which sees all claims that have held these locks. Such a claim commits durably.
 --
+-- A limit with keys limits the jobs of each key (`task_limits.key_limit`, `key_path`). The machinery is that of serial keys
+-- (serials.sql): a serial key is a key with one slot. A job gets its key when a claim first chooses it: it starts, or, if the
+-- key has no room, it is parked: it leaves the order of claims by one write, and waits in the order of its key.
+--
 -- The arithmetic of rates is in jobs/task_limits.py too. The client has checked all values.
 
 -- Return the start of the next job of a rate if all starts were evenly spaced. It is at most `burst` intervals ahead,
 -- unless the clock was set back or the limit was changed: then it is ignored.
-create or replace function {schema}.next_start(_limit {schema}.limits, _at timestamptz) returns timestamptz
-language sql stable as $$
+create or replace function {schema}.next_start(
+  _stored timestamptz, _rate int, _seconds double precision, _burst int, _at timestamptz
+) returns timestamptz
+language sql immutable as $$
   select case
-    when _limit.rate is null then null
-    when _limit.next_start > _at
-      + (coalesce(_limit.burst, 1) * _limit.rate_seconds / _limit.rate + 0.001) * interval '1 second' then _at
-    else greatest(_limit.next_start, _at) end
+    when _rate is null then null
+    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 0.001) * interval '1 second' then _at
+    else greatest(_stored, _at) end
 $$;
 
 -- Return how many jobs of a rate may start now; NULL if the limit has no rate.
-create or replace function {schema}.starts_allowed(_limit {schema}.limits, _at timestamptz) returns int
-language sql stable as $$
-  select greatest(floor(coalesce(_limit.burst, 1) + 1e-6
-    - extract(epoch from {schema}.next_start(_limit, _at) - _at) * _limit.rate / _limit.rate_seconds), 0)::int
+create or replace function {schema}.starts_allowed(
+  _stored timestamptz, _rate int, _seconds double precision, _burst int, _at timestamptz
+) returns int
+language sql immutable as $$
+  select case when _rate is not null then greatest(floor(coalesce(_burst, 1) + 1e-6
+    - extract(epoch from {schema}.next_start(_stored, _rate, _seconds, _burst, _at) - _at) * _rate / _seconds), 0)::int end
 $$;
 
 -- Return the time from which a job of a rate may start; NULL if the limit has no rate.
-create or replace function {schema}.rate_opens_at(_limit {schema}.limits, _at timestamptz) returns timestamptz
-language sql stable as $$
-  select {schema}.next_start(_limit, _at)
-    - (coalesce(_limit.burst, 1) - 1) * _limit.rate_seconds / _limit.rate * interval '1 second'
+create or replace function {schema}.rate_opens_at(
+  _stored timestamptz, _rate int, _seconds double precision, _burst int, _at timestamptz
+) returns timestamptz
+language sql immutable as $$
+  select {schema}.next_start(_stored, _rate, _seconds, _burst, _at)
+    - (coalesce(_burst, 1) - 1) * _seconds / _rate * interval '1 second'
 $$;
 
 -- Return the tasks of which no job may start now, and the time from which one may; infinity: when a job ends.
@@ -49,7 +58,7 @@ language sql stable as $$
           select count(*) from {schema}.live j
           where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
         then 'infinity'::timestamptz end as slot_at,
-      {schema}.rate_opens_at(l, _at) as rate_at
+      {schema}.rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from {schema}.limits l
   )
   select t.task, o.opens_at
@@ -107,7 +116,6 @@ declare
   _room int[];
   _ahead int[];
   _starts int[];
-  _rates text[];
 begin
   _names := array(
     select distinct n.name
@@ -121,7 +129,8 @@ begin
   -- A new statement, now that the rows are locked: it sees the slots and starts of all claims before this one.
   select array_agg(case when l.held_until > _at then 0 else greatest(l.concurrency - u.used, 0) end order by n.place),
       array_agg(greatest(l.concurrency / 2 - u.used, 0) order by n.place),
-      array_agg(case when l.held_until > _at then 0 else {schema}.starts_allowed(l, _at) end order by n.place)
+      array_agg(case when l.held_until > _at then 0 else {schema}.starts_allowed(
+        l.next_start, l.rate, l.rate_seconds, l.burst, _at) end order by n.place)
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join {schema}.limits l on l.name = n.name
@@ -130,6 +139,8 @@ begin
         where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
   with picked as (
     select p.id, p.place, t.concurrency, t.rate,
+      t.rate is not null or exists (
+        select from {schema}.limits l where l.name = t.key_limit and l.key_rate is not null) as is_rated,
       array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
       row_number() over (partition by t.concurrency order by p.place) as c_number,
       row_number() over (partition by t.rate order by p.place) as r_number,
@@ -144,36 +155,192 @@ begin
       and coalesce(f.task_number <= f.task_room, true)
   ), admitted as (
     select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
-    where a.number <= _free or a.rate is null and coalesce(a.c_number <= _ahead[a.c], true)
+    where a.number <= _free or not a.is_rated and coalesce(a.c_number <= _ahead[a.c], true)
   ), free as (
     select a.c, {schema}.free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
   )
   select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
       array_agg(a.concurrency) filter (where a.c is not null),
-      array_agg(f.slots[a.slot_number]) filter (where a.c is not null), array_agg(a.rate) filter (where a.r is not null)
-    into ids, limited, names, slots, _rates
+      array_agg(f.slots[a.slot_number]) filter (where a.c is not null)
+    into ids, limited, names, slots
     from admitted a left join free f on f.c = a.c;
   ids := coalesce(ids, '{}');
-  update {schema}.limits l
-    set next_start = {schema}.next_start(l, _at)
-      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
-    where l.name = any(_rates);
 end $$;
 
--- Start no job of the limits of these tasks for these seconds (RateLimited). A longer hold stays.
-create or replace function {schema}.hold_limits(_tasks text[], _seconds double precision[], _at timestamptz) returns void
-language sql as $$
+-- Move the rates of jobs that have just been claimed by one interval for each.
+create or replace function {schema}.note_starts(_ids bigint[], _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _rates text[];
+  _keys text[];
+begin
+  select array_agg(t.rate) filter (where t.rate is not null), array_agg(j.serial) filter (where t.key_limit is not null)
+    into _rates, _keys
+    from unnest(_ids) as f(id)
+      cross join lateral (select l.task, l.serial from {schema}.live l where l.id = f.id offset 0) j
+      join {schema}.task_limits t on t.task = j.task;
   update {schema}.limits l
-    set held_until = h.until
+    set next_start = {schema}.next_start(l.next_start, l.rate, l.rate_seconds, l.burst, _at)
+      + (select count(*) from unnest(_rates) as s(rate) where s.rate = l.name) * l.rate_seconds / l.rate * interval '1 second'
+    where l.name = any(_rates) and l.rate is not null;
+  update {schema}.limit_keys q
+    set next_start = {schema}.next_start(q.next_start, k.key_rate, k.key_rate_seconds, k.key_burst, _at)
+      + k.starts * k.key_rate_seconds / k.key_rate * interval '1 second'
+    from (
+      select u.name, count(*) as starts, l.key_rate, l.key_rate_seconds, l.key_burst
+      from unnest(_keys) as u(name) join {schema}.limits l on l.name = split_part(u.name, E'\t', 1)
+      where l.key_rate is not null
+      group by u.name, l.key_rate, l.key_rate_seconds, l.key_burst) k
+    where q.name = k.name;
+end $$;
+
+-- Return the name under which a key of a limit is stored. Long keys are shortened by their hash.
+create or replace function {schema}.key_name(_limit text, _key text) returns text
+language sql immutable as $$
+  select _limit || E'\t' || case when length(_key) > 128 then left(_key, 96) || md5(_key) else coalesce(_key, '') end
+$$;
+
+-- Return the time from which a job of this key may start: NULL: now; infinity: when a job ends, or after a resume.
+create or replace function {schema}.key_opens_at(_name text, _at timestamptz) returns timestamptz
+language plpgsql stable as $$
+declare
+  _limit {schema}.limits;
+  _key {schema}.limit_keys;
+  _opens_at timestamptz;
+begin
+  if position(E'\t' in _name) = 0 then return case when {schema}.is_held(_name) then 'infinity'::timestamptz end; end if;
+  select q.* into _key from {schema}.limit_keys q where q.name = _name;
+  select l.* into _limit from {schema}.limits l where l.name = split_part(_name, E'\t', 1);
+  if _key.paused_at is not null or _limit.key_concurrency <= {schema}.key_slots_used(_name) then return 'infinity'; end if;
+  _opens_at := greatest(_key.held_until,
+    {schema}.rate_opens_at(_key.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at));
+  return case when _opens_at > _at then _opens_at end;
+end $$;
+
+create or replace function {schema}.key_slots_used(_name text) returns bigint
+language sql stable as $$
+  select count(*) from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null
+$$;
+
+-- Return how many jobs of this key may start now.
+create or replace function {schema}.key_room(_name text, _at timestamptz) returns int
+language plpgsql stable as $$
+declare
+  _limit {schema}.limits;
+begin
+  if {schema}.key_opens_at(_name, _at) is not null then return 0; end if;
+  if position(E'\t' in _name) = 0 then return 1; end if;
+  select l.* into _limit from {schema}.limits l where l.name = split_part(_name, E'\t', 1);
+  return coalesce(least(_limit.key_concurrency - {schema}.key_slots_used(_name), (
+    select {schema}.starts_allowed(q.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at)
+    from {schema}.limit_keys q where q.name = _name)), 2147483647);
+end $$;
+
+-- Lock the row of a key, made if it is missing. Return false if another transaction has locked it.
+create or replace function {schema}.lock_key(_name text) returns boolean
+language plpgsql as $$
+begin
+  perform from {schema}.limit_keys q where q.name = _name for update skip locked;
+  if found then return true; end if;
+  if exists (select from {schema}.limit_keys q where q.name = _name) then return false; end if;
+  -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two claims
+  -- could wait for each other, in a deadlock. With the try-lock, no claim waits.
+  if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return false; end if;
+  insert into {schema}.limit_keys (name) values (_name) on conflict do nothing;
+  perform from {schema}.limit_keys q where q.name = _name for update skip locked;
+  return found;
+end $$;
+
+-- For picked jobs of limits with keys that have no key yet: keep as many of each key as may start now, and park the
+-- others. `keyed` and `names`: the kept ones and their keys. `is_changed`: jobs were parked, or a key was locked, so the
+-- caller claims again if no job is left.
+create or replace function {schema}.admit_keys(
+  _picked bigint[], _at timestamptz, out ids bigint[], out keyed bigint[], out names text[], out is_changed boolean
+)
+language plpgsql as $$
+declare
+  _ids bigint[];
+  _names text[];
+  _places int[];
+  _name text;
+  _room int;
+  _rest bigint[];
+begin
+  ids := _picked; is_changed := false;
+  select array_agg(k.id order by k.place), array_agg(k.name order by k.place) into _ids, _names from (
+    select p.id, p.place, {schema}.key_name(t.key_limit, j.payload::json #>> t.key_path) as name
+    from unnest(_picked) with ordinality as p(id, place)
+      cross join lateral (
+        select l.task, l.serial, l.payload from {schema}.live l where l.id = p.id and l.serial is null offset 0) j
+      join {schema}.task_limits t on t.task = j.task and t.key_limit is not null) k;
+  if _ids is null then return; end if;
+  for _name in select distinct u.name from unnest(_names) as u(name) order by u.name loop
+    _rest := array(select u.id from unnest(_ids, _names) with ordinality as u(id, name, place)
+                   where u.name = _name order by u.place);
+    if {schema}.lock_key(_name) then
+      -- A picked job that has this key already takes its room.
+      _room := greatest(least({schema}.key_room(_name, _at) - (
+        select count(*) from unnest(_picked) as p(id) cross join lateral (
+          select from {schema}.live l where l.id = p.id and l.serial = _name offset 0) j), cardinality(_rest)), 0);
+      keyed := keyed || _rest[:_room];
+      names := names || array_fill(_name, array[_room]);
+      _rest := _rest[_room + 1:];
+      if cardinality(_rest) > 0 then
+        update {schema}.limit_keys q set absorbed = true where q.name = _name and not q.absorbed;
+        update {schema}.live l set serial = _name, absorbed = true where l.id = any(_rest);
+        if _room = 0 then perform {schema}.refresh_hint(_name, _at); end if;
+      end if;
+    end if;
+    if cardinality(_rest) > 0 then
+      is_changed := true;
+      ids := array(select p.id from unnest(ids) with ordinality as p(id, place) where p.id <> all(_rest) order by p.place);
+    end if;
+  end loop;
+end $$;
+
+-- Return the slots for these jobs, in their order, each the lowest free one of its key.
+create or replace function {schema}.slots_of_keys(_names text[]) returns int[]
+language sql stable as $$
+  with numbered as (
+    select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
+    from unnest(_names) with ordinality as n(name, place)
+  ), free as (
+    select c.name, array(
+      select g.slot from generate_series(1, ({schema}.key_slots_used(c.name) + c.count)::int) as g(slot)
+      except select j.key_slot from {schema}.live j
+        where j.serial = c.name and j.key_slot is not null and j.worker is not null
+      order by 1 limit c.count) as slots
+    from (select n.name, count(*) as count from numbered n where n.name is not null group by n.name) c
+  )
+  select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
+$$;
+
+-- Start no job of the limits of these tasks for these seconds (RateLimited); of a task with keys, no job of the same key.
+-- A longer hold stays.
+create or replace function {schema}.hold_limits(
+  _tasks text[], _names text[], _seconds double precision[], _at timestamptz
+) returns void
+language plpgsql as $$
+begin
+  update {schema}.limit_keys q
+    set held_until = greatest(q.held_until, h.until)
+    from (
+      select s.name, max(_at + s.seconds * interval '1 second') as until from unnest(_names, _seconds) as s(name, seconds)
+      where position(E'\t' in s.name) > 0 group by s.name) h
+    where q.name = h.name;
+  update {schema}.limits l
+    set held_until = greatest(l.held_until, h.until)
     from (
       select n.name, max(_at + s.seconds * interval '1 second') as until
-      from unnest(_tasks, _seconds) as s(task, seconds)
-        join {schema}.task_limits t on t.task = s.task
+      from unnest(_tasks, _names, _seconds) as s(task, name, seconds)
+        join {schema}.task_limits t on t.task = s.task and t.key_limit is null
         cross join lateral (values (t.concurrency), (t.rate)) as n(name)
       where n.name is not null
-      group by n.name order by n.name) h
-    where l.name = h.name and (l.held_until is null or l.held_until < h.until)
-$$;
+      group by n.name) h
+    where l.name = h.name;
+  perform {schema}.refresh_hint(q.name, _at) from {schema}.limit_keys q
+    where q.name = any(_names) and position(E'\t' in q.name) > 0 and q.absorbed;
+end $$;
 
 -- Wake sleeping workers if a full limit among these has a waiting job: jobs of them have just freed slots. The names have
 -- one element for each freed slot.
@@ -201,28 +368,47 @@ language sql stable as $$
     where l.id = f.id and l.limit_slot is not null and l.worker is not null offset 0) j
 $$;
 
+-- Update the hints of the keys of a limit after a change of its values, and wake sleeping workers.
+create or replace function {schema}.refresh_keys(_limit text) returns void
+language plpgsql as $$
+begin
+  perform from {schema}.limit_keys q
+    where starts_with(q.name, _limit || E'\t') and q.absorbed order by q.name for update;
+  perform {schema}.refresh_hint(q.name, clock_timestamp()) from {schema}.limit_keys q
+    where starts_with(q.name, _limit || E'\t') and q.absorbed;
+  perform {schema}.wake();
+end $$;
+
 -- Store the limits that the tasks of a starting worker declare: `_tasks` has the names of the limits of each task,
 -- `_limits` the values, and `_all` all tasks of the worker. Overrides stay.
 create or replace function {schema}.declare_limits(_tasks json, _limits json, _all text[]) returns void
 language plpgsql as $$
+declare
+  _changed text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from {schema}.limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
+  _changed := array(
+    select d.key from json_each(_limits) d
+    where not exists (select from {schema}.limits l where l.name = d.key and l.declared = d.value::jsonb) order by d.key);
   insert into {schema}.limits as known (name, declared)
-    select d.key, d.value::jsonb from json_each(_limits) d
-    where not exists (select from {schema}.limits l where l.name = d.key and l.declared = d.value::jsonb)
+    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed)
     on conflict (name) do update set declared = excluded.declared;
-  insert into {schema}.task_limits as known (task, concurrency, rate)
-    select d.key, d.value->>'concurrency', d.value->>'rate' from json_each(_tasks) d
-    where not exists (
-      select from {schema}.task_limits t
-      where t.task = d.key and t.concurrency is not distinct from d.value->>'concurrency'
-        and t.rate is not distinct from d.value->>'rate')
-    on conflict (task) do update set concurrency = excluded.concurrency, rate = excluded.rate;
+  perform {schema}.refresh_keys(c.name) from unnest(_changed) as c(name);
+  insert into {schema}.task_limits as known (task, concurrency, rate, key_limit, key_path)
+    select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
+      string_to_array(d.value->>'key', '.')
+    from json_each(_tasks) d
+    on conflict (task) do update
+      set concurrency = excluded.concurrency, rate = excluded.rate, key_limit = excluded.key_limit,
+        key_path = excluded.key_path
+      where (known.concurrency, known.rate, known.key_limit, known.key_path) is distinct from
+        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
   delete from {schema}.task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
   delete from {schema}.limits l
-    where l.override = '{}' and not exists (select from {schema}.task_limits t where l.name in (t.concurrency, t.rate));
+    where l.override = '{}' and not exists (
+      select from {schema}.task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
 end $$;
 
 -- Override values of a limit, which declarations leave unchanged. NULL: as it is. Jobs that run continue; a lower
@@ -250,8 +436,9 @@ begin
   end if;
   update {schema}.limits l set override = l.override || _new
     where l.name = limit_name and l.override <> l.override || _new;
-  if found then perform {schema}.wake(); end if;
-  return found;
+  if not found then return false; end if;
+  perform {schema}.refresh_keys(limit_name);
+  return true;
 end $$;
 
 -- Remove the override of a limit, and end its hold. Return true if there was one. A limit without tasks is removed.
@@ -268,7 +455,7 @@ begin
   _changed := found;
   delete from {schema}.limits l
     where l.name = limit_name and not exists (
-      select from {schema}.task_limits t where l.name in (t.concurrency, t.rate));
-  if _changed then perform {schema}.wake(); end if;
+      select from {schema}.task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
+  if _changed then perform {schema}.refresh_keys(limit_name); end if;
   return _changed;
 end $$;

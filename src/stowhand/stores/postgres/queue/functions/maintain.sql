@@ -61,26 +61,26 @@ end $$;
 create or replace function {schema}.restore_hints(_at timestamptz) returns void
 language plpgsql as $$
 begin
-  perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.serials q
-    where q.absorbed and q.hint_run_at is null and not {schema}.is_held(q.name)
+  perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.limit_keys q
+    where q.absorbed and q.hint_run_at is null and {schema}.key_opens_at(q.name, _at) is distinct from 'infinity'
     having count(*) > 0;
 end $$;
 
 -- Delete rows of serial keys that no job needs. This is a separate statement under the lock of the row, so no claim is
 -- choosing a job by it. A later scout creates the row again.
-create or replace function {schema}.prune_serials(_limit int) returns void
+create or replace function {schema}.prune_serials(_limit int, _at timestamptz) returns void
 language plpgsql as $$
 declare
   _name text;
 begin
   for _name in
-    select q.name from {schema}.serials q
-    where not {schema}.is_held(q.name) and not exists (
+    select q.name from {schema}.limit_keys q
+    where not {schema}.is_held(q.name) and not coalesce(greatest(q.next_start, q.held_until) > _at, false) and not exists (
       select from {schema}.live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
   loop
-    delete from {schema}.serials q where q.name = _name and not exists (
+    delete from {schema}.limit_keys q where q.name = _name and not exists (
       select from {schema}.live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2);
   end loop;
@@ -112,7 +112,7 @@ begin
             select d.ctid from {schema}.history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
         when 'hints' then perform {schema}.restore_hints(_at);
-        when 'serials' then perform {schema}.prune_serials(1000);
+        when 'serials' then perform {schema}.prune_serials(1000, _at);
         when 'ticks' then perform {schema}.prune_ticks(_at);
         when 'flows' then perform {schema}.prune_flows(_before, _at, 20000);
         when 'failed jobs' then

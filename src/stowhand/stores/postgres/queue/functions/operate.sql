@@ -11,11 +11,11 @@ begin
   -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended({channel} || serial_key, 1));
   loop
-    perform from {schema}.serials q where q.name = serial_key for update;
+    perform from {schema}.limit_keys q where q.name = serial_key for update;
     exit when found;
-    insert into {schema}.serials (name) values (serial_key) on conflict do nothing;
+    insert into {schema}.limit_keys (name) values (serial_key) on conflict do nothing;
   end loop;
-  update {schema}.serials q
+  update {schema}.limit_keys q
     set paused_at = _at, hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = serial_key and q.paused_at is null;
   return found;
@@ -28,7 +28,7 @@ declare
   _at timestamptz := {schema}.at(_now);
 begin
   perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
-  update {schema}.serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
+  update {schema}.limit_keys q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
   -- This frees the key unless a job of it is running. Then the settlement of that job does.
   perform {schema}.free_serials(array[serial_key], _at);

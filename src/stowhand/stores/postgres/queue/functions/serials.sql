@@ -1,4 +1,5 @@
--- Serial keys: jobs with the same key run one at a time, in order.
+-- Keys: jobs with the same serial key run one at a time, in order; of a limit with keys, a limited number (limits.sql). The
+-- name of such a key contains a tab, which no serial key does.
 --
 -- Each key has a row in `serials`, which a claim locks before it chooses a job of the key. Then a later statement reads
 -- whether a job of the key is processing: it has the slot of the key (`live.key_slot`), which a unique index keeps for one
@@ -25,7 +26,7 @@
 create or replace function {schema}.is_held(_name text) returns boolean
 language sql stable as $$
   select exists (select from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null)
-    or exists (select from {schema}.serials q where q.name = _name and q.paused_at is not null)
+    or exists (select from {schema}.limit_keys q where q.name = _name and q.paused_at is not null)
 $$;
 
 -- Make a job a scout again when its serial key or state changes. It is a trigger, because any statement may change
@@ -43,7 +44,7 @@ begin
     return;
   end if;
   create trigger zz_absorbed before update of serial, state on {schema}.live for each row
-    when (new.absorbed and (new.state <> old.state or new.serial is distinct from old.serial))
+    when (new.absorbed and old.absorbed and (new.state <> old.state or new.serial is distinct from old.serial))
     execute function {schema}.reset_absorbed();
 end $$;
 
@@ -103,30 +104,38 @@ end $$;
 create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _best {schema}.place := {schema}.serial_head(_name, null, null, null, null, _at);
+  _opens_at timestamptz := {schema}.key_opens_at(_name, _at);
+  _best {schema}.place;
 begin
-  update {schema}.serials q
+  if _opens_at = 'infinity' then
+    update {schema}.limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = _name and q.hint_run_at is not null;
+    return;
+  end if;
+  _best := {schema}.serial_head(_name, null, null, null, null, _at);
+  if _best.run_at < _opens_at then _best.run_at := _opens_at; end if;
+  update {schema}.limit_keys q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
-    where q.name = _name and not {schema}.is_held(_name)
+    where q.name = _name
       and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
 
 -- Absorb these scouts, as far as their keys are held or are among `_taken`, which this claim is about to hold. Keys
 -- and jobs that another transaction has locked are left out: they stay scouts, and a later claim may absorb them.
-create or replace function {schema}.absorb(_scouts bigint[], _taken text[]) returns void
+create or replace function {schema}.absorb(_scouts bigint[], _taken text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
   _locked text[];
 begin
   _locked := array(
-    select q.name from {schema}.serials q
+    select q.name from {schema}.limit_keys q
     where q.name in (select distinct j.serial from {schema}.live j where j.id = any(_scouts))
     for update skip locked);
   -- A new statement under the locks: a key that was freed meanwhile keeps its scouts.
-  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or {schema}.is_held(n.name));
-  update {schema}.serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  _locked := array(select n.name from unnest(_locked) as n(name) where n.name = any(_taken) or {schema}.key_opens_at(n.name, _at) is not null);
+  update {schema}.limit_keys q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update {schema}.live u set absorbed = true where u.id = any(array(
     select j.id from {schema}.live j
     where j.id = any(_scouts) and j.serial = any(_locked) and {scout}
@@ -138,22 +147,11 @@ end $$;
 create or replace function {schema}.open_serial(_name text, _at timestamptz) returns text
 language plpgsql as $$
 begin
-  -- A key that is held is not locked, since a claim may meet a hundred of them. (This is the first half of `is_held`.)
-  if exists (select from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null) then
-    return 'held';
-  end if;
-  perform from {schema}.serials q where q.name = _name for update skip locked;
-  if not found then
-    if exists (select from {schema}.serials q where q.name = _name) then return 'locked'; end if;
-    -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two
-    -- claims could wait for each other, in a deadlock. With the try-lock, no claim waits.
-    if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
-    insert into {schema}.serials (name) values (_name) on conflict do nothing;
-    perform from {schema}.serials q where q.name = _name for update skip locked;
-    if not found then return 'locked'; end if;
-  end if;
+  -- A key that is held is not locked, since a claim may meet a hundred of them.
+  if {schema}.key_opens_at(_name, _at) is not null then return 'held'; end if;
+  if not {schema}.lock_key(_name) then return 'locked'; end if;
   -- A new statement under the lock: it sees every claim that has held the lock before.
-  return case when {schema}.is_held(_name) then 'held' else 'free' end;
+  return case when {schema}.key_opens_at(_name, _at) is null then 'free' else 'held' end;
 end $$;
 
 -- Lock and return the head, the first due job, of a serial key whose row this claim has locked. Return NULL if the key
@@ -235,7 +233,7 @@ begin
       return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
                    order by n.priority, n.run_at, n.id);
     end if;
-    continue when _name = any(_but) or {schema}.is_held(_name);
+    continue when _name = any(_but) or {schema}.key_opens_at(_name, _at) is not null;
     _head := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -285,7 +283,7 @@ begin
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
-      (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.serials q
+      (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.limit_keys q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
@@ -306,7 +304,7 @@ begin
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.serials q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.limit_keys q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
@@ -362,7 +360,7 @@ begin
     -- Absorb the passed scouts, unless they are few: it costs less to pass a few again than to write them. After these
     -- writes, walk on only if this claim has no job yet.
     if _page = 1000 and cardinality(_passed) > 50 then
-      perform {schema}.absorb(_passed, names);
+      perform {schema}.absorb(_passed, names, _at);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
@@ -381,19 +379,26 @@ begin
   end loop;
 end $$;
 
--- Remove the hints of keys whose heads this claim has picked: they are held now. `_heads` are all heads that this claim
+-- Update the hints of keys whose jobs this claim has picked. Serial keys are held now. `_heads` are all heads that this claim
 -- has locked. It has picked other jobs before some of them: their keys stay free, and need a hint if they are absorbed.
 create or replace function {schema}.clear_hints(_heads bigint[], _picked bigint[], _at timestamptz) returns void
 language plpgsql as $$
 declare
   _left text;
 begin
-  update {schema}.serials q set hint_priority = null, hint_run_at = null, hint_id = null
-    where q.hint_run_at is not null and q.name = any(array(
+  update {schema}.limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
+    where q.hint_run_at is not null and position(E'\t' in q.name) = 0 and q.name = any(array(
       select j.serial from {schema}.live j where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null));
   for _left in
+    select q.name from {schema}.limit_keys q
+    where position(E'\t' in q.name) > 0 and q.absorbed and q.name = any(array(
+      select j.serial from {schema}.live j where j.id = any(_picked) and j.serial is not null))
+  loop
+    perform {schema}.refresh_hint(_left, _at);
+  end loop;
+  for _left in
     select q.name from {schema}.live j cross join lateral (
-      select w.name, w.absorbed from {schema}.serials w where w.name = j.serial offset 0) q
+      select w.name, w.absorbed from {schema}.limit_keys w where w.name = j.serial offset 0) q
     where j.id = any(_heads) and not j.id = any(_picked) and q.absorbed
   loop
     perform {schema}.refresh_hint(_left, _at);

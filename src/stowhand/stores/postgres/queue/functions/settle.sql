@@ -12,13 +12,14 @@ declare
   _absorbed text[];
   _name text;
 begin
-  perform from {schema}.serials q where q.name = any(_names) order by q.name for update;
+  perform from {schema}.limit_keys q where q.name = any(_names) order by q.name for update;
   -- Use new statements now that the rows are locked, so that every running job and every scout that a claim has absorbed
   -- is visible. A single statement that waited for a lock would see the jobs as they were before.
-  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from {schema}.serials q
+  select array_agg(q.name), array_agg(q.name) filter (where q.absorbed) into _freed, _absorbed from {schema}.limit_keys q
     where q.name = any(_names) and q.paused_at is null
       -- This is `is_held` inline: a call for each serial key was a fifth of the cost of a settlement.
-      and not exists (select from {schema}.live j where j.serial = q.name and j.key_slot is not null and j.worker is not null);
+      and (position(E'\t' in q.name) > 0 or not exists (
+        select from {schema}.live j where j.serial = q.name and j.key_slot is not null and j.worker is not null));
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform {schema}.refresh_hint(_name, _at);
@@ -26,7 +27,7 @@ begin
   end if;
   if exists (
     select from unnest(_freed) as f(name) cross join lateral {schema}.serial_head(f.name, null, null, null, null, _at) h
-    where h.run_at <= _at)
+    where h.run_at <= _at and (position(E'\t' in f.name) = 0 or {schema}.key_opens_at(f.name, _at) is null))
   then
     perform {schema}.wake();
   end if;
@@ -37,7 +38,7 @@ create or replace function {schema}.free_if_unlocked(_names text[], _at timestam
 language plpgsql as $$
 declare
   _locked text[] := array(
-    select q.name from {schema}.serials q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from {schema}.limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 begin
   if cardinality(_locked) > 0 then perform {schema}.free_serials(_locked, _at); end if;
 end $$;
@@ -49,19 +50,19 @@ language plpgsql as $$
 declare
   _patience text := current_setting('lock_timeout');
   _open text[] := array(
-    select q.name from {schema}.serials q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from {schema}.limit_keys q where q.name = any(_names) order by q.name for update skip locked);
   _closed text[] := '{}';
 begin
   if cardinality(_open) < cardinality(_names) then
-    _closed := array(select q.name from {schema}.serials q where q.name = any(_names) and not q.name = any(_open));
+    _closed := array(select q.name from {schema}.limit_keys q where q.name = any(_names) and not q.name = any(_open));
     begin
       perform set_config('lock_timeout', '50ms', true);
-      perform from {schema}.serials q where q.name = any(_closed) order by q.name for update;
+      perform from {schema}.limit_keys q where q.name = any(_closed) order by q.name for update;
       perform set_config('lock_timeout', _patience, true);
       _closed := '{}';
     exception when lock_not_available then
       _open := array(
-        select q.name from {schema}.serials q where q.name = any(_closed) order by q.name for update skip locked);
+        select q.name from {schema}.limit_keys q where q.name = any(_closed) order by q.name for update skip locked);
       _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
     end;
   end if;
@@ -176,7 +177,7 @@ begin
     _after := _next.priority + 1;
   end loop;
   return exists (
-    select from {schema}.serials q
+    select from {schema}.limit_keys q
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
@@ -205,7 +206,7 @@ begin
     if cardinality(_tasks) = 0 then return _heads; end if;
   end if;
   for _name in
-    select q.name from {schema}.serials q
+    select q.name from {schema}.limit_keys q
     where q.name = any(_names) and q.paused_at is null
       and not exists (select from {schema}.live j where j.serial = q.name and j.key_slot is not null and j.worker is not null)
   loop
@@ -256,7 +257,7 @@ begin
       where j.id = any(_heads)
       returning null::bigint[], {claimed}, j.epoch;
     _taken := array(select j.serial from {schema}.live j where j.id = any(_heads) and j.token = _token);
-    update {schema}.serials q set hint_priority = null, hint_run_at = null, hint_id = null
+    update {schema}.limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken) and q.hint_run_at is not null;
   end if;
   -- This leaves keys with a new holder unchanged, and wakes no worker for them.
@@ -374,9 +375,9 @@ begin
   _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   if true = any(_holds) then
-    perform {schema}.hold_limits(array_agg(j.task), array_agg(h.delay), _at)
+    perform {schema}.hold_limits(array_agg(j.task), array_agg(j.serial), array_agg(h.delay), _at)
       from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
-        select l.task from {schema}.live l where l.id = h.id offset 0) j
+        select l.task, l.serial from {schema}.live l where l.id = h.id offset 0) j
       where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
   end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;

@@ -82,7 +82,8 @@ begin
     when pg_catalog.texteq(_queue, '') or pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
     when pg_catalog.texteq(_queue, 'default') then 'queue_is_null_for_default'
     when pg_catalog.textregexeq(_queue, '^ |,| $') then 'queue_without_comma_and_outer_blanks'
-    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
+    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) and pg_catalog.int4eq(pg_catalog.strpos(_serial, E'\t'), 0)
+      then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
     when _absorbed and not (_serial is not null
@@ -107,6 +108,7 @@ create table {schema}.live (
   id bigint generated always as identity,
   task text not null,
   payload json not null default '{}',
+  -- The serial key; or, for a job of a limit with keys, the name of the limit, a tab, and the key (functions/serials.sql).
   serial text,
   -- The class of work. NULL: `default`.
   queue text,
@@ -131,8 +133,8 @@ create table {schema}.live (
   loses_retries text,
   -- Whether claims find the job by the row of its serial key instead of the index live_scouts (functions/serials.sql).
   absorbed boolean not null default false,
-  -- While the job is processing: its slot in its serial key, which is 1 (functions/serials.sql), and its slot in the
-  -- concurrency limit of its task (functions/limits.sql). Otherwise the last ones.
+  -- While the job is processing: its slot in its key (functions/serials.sql), and its slot in the concurrency limit of its
+  -- task (functions/limits.sql). Otherwise the last ones.
   key_slot int,
   limit_name text,
   limit_slot int,
@@ -227,11 +229,13 @@ create type {schema}.new_job as (
   flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision,
   queue text);
 
--- A serial key, from the first claim of one of its jobs. It is free unless it is paused or a job with it is processing
--- (live_key_slots). `absorbed`: some of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key
--- must leave a hint: the position and the time at which to look for its next job.
-create table {schema}.serials (
+-- A serial key, or a key of a limit (its name is as in live.serial), from the first claim of one of its jobs. `absorbed`:
+-- some of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key must leave a hint: the position
+-- and the time at which to look for its next job. `next_start` and `held_until` are as in `limits`, for a key of a limit.
+create table {schema}.limit_keys (
   name text primary key,
+  next_start timestamptz,
+  held_until timestamptz,
   absorbed boolean not null default false,
   hint_priority int,
   hint_run_at timestamptz,
@@ -242,7 +246,7 @@ create table {schema}.serials (
     (hint_run_at is null) = (hint_priority is null) and (hint_run_at is null) = (hint_id is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
-create index serials_hinted on {schema}.serials (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
+create index limit_keys_hinted on {schema}.limit_keys (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
 
 -- Paused tasks and queues.
 create table {schema}.pauses (
@@ -274,19 +278,32 @@ create table {schema}.limits (
   rate_seconds double precision
     generated always as (coalesce(override->>'rate_seconds', declared->>'rate_seconds')::double precision) stored,
   burst int generated always as (coalesce(override->>'burst', declared->>'burst')::int) stored,
+  -- The same for each key.
+  key_concurrency int
+    generated always as (coalesce(override->>'key_concurrency', declared->>'key_concurrency')::int) stored,
+  key_rate int generated always as (coalesce(override->>'key_rate', declared->>'key_rate')::int) stored,
+  key_rate_seconds double precision
+    generated always as (coalesce(override->>'key_rate_seconds', declared->>'key_rate_seconds')::double precision) stored,
+  key_burst int generated always as (coalesce(override->>'key_burst', declared->>'key_burst')::int) stored,
   -- The start of the next job if all starts were evenly spaced. NULL: none has started.
   next_start timestamptz,
   -- No job starts before this time.
   held_until timestamptz,
   constraint name_length check (length(name) between 1 and 128),
-  constraint values_in_range check (concurrency >= 0 and rate >= 1 and rate_seconds > 0 and burst >= 1)
+  constraint values_in_range check (
+    concurrency >= 0 and rate >= 1 and rate_seconds > 0 and burst >= 1
+    and key_concurrency >= 0 and key_rate >= 1 and key_rate_seconds > 0 and key_burst >= 1)
 ) with (fillfactor = 70);
 
 create table {schema}.task_limits (
   task text primary key,
   concurrency text references {schema}.limits (name),
   rate text references {schema}.limits (name),
-  constraint has_a_limit check (concurrency is not null or rate is not null)
+  -- The limit with keys, and the argument that is the key: its name, and those of its members.
+  key_limit text references {schema}.limits (name),
+  key_path text[],
+  constraint has_a_limit check (concurrency is not null or rate is not null or key_limit is not null),
+  constraint key_has_a_path check ((key_limit is null) = (key_path is null))
 );
 
 -- The tokens of claims whose reply was lost. A token in this table cannot claim any more.

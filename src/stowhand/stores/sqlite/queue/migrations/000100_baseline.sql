@@ -21,6 +21,7 @@ CREATE TABLE stowhand_jobs (
     task TEXT NOT NULL,
     payload TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',
+    -- The serial key; or, for a job of a limit with keys, the name of the limit, a tab, and the key.
     serial TEXT,
     -- NULL: the queue `default`.
     queue TEXT,
@@ -59,7 +60,9 @@ CREATE TABLE stowhand_jobs (
     progress_text TEXT,
     -- The job is canceled at this time unless a worker has claimed it. NULL: no expiry, or an attempt has started.
     expires_at INTEGER,
-    -- While the job is processing: its slot in the concurrency limit of its task. Otherwise the last one.
+    -- While the job is processing: its slot in its key, and its slot in the concurrency limit of its task. Otherwise the
+    -- last ones.
+    key_slot INTEGER,
     limit_name TEXT,
     limit_slot INTEGER,
     CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
@@ -112,8 +115,8 @@ CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
     WHERE state IN ('queued', 'errored') AND resets >= 2;
 
 CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'processing';
--- This index guarantees that one job of a serial key runs at a time.
-CREATE UNIQUE INDEX stowhand_jobs_one_per_serial ON stowhand_jobs (serial)
+-- A slot of a key is held by one job, while that job is processing. A serial key has one slot.
+CREATE UNIQUE INDEX stowhand_jobs_key_slots ON stowhand_jobs (serial, coalesce(key_slot, 1))
     WHERE state = 'processing' AND serial IS NOT NULL;
 
 -- A slot of a limit is held by one job, while that job is processing.
@@ -151,12 +154,13 @@ CREATE TABLE stowhand_task_queues (
 ) WITHOUT ROWID;
 
 -- The limits of tasks, by name (limits.py). declared and override are jobs/task_limits.py: LimitValues in JSON; a value of
--- the override takes precedence. next_start: the start of the next job if all starts were evenly spaced; NULL: none has
--- started. No job starts before held_until.
+-- the override takes precedence. key_concurrency is that value in effect, for triggers. next_start: the start of the next
+-- job if all starts were evenly spaced; NULL: none has started. No job starts before held_until.
 CREATE TABLE stowhand_limits (
     name TEXT PRIMARY KEY,
     declared TEXT NOT NULL,
     override TEXT NOT NULL DEFAULT '{}',
+    key_concurrency INTEGER,
     next_start INTEGER,
     held_until INTEGER
 ) WITHOUT ROWID;
@@ -165,12 +169,22 @@ CREATE TABLE stowhand_limits (
 CREATE TABLE stowhand_task_limits (
     task TEXT PRIMARY KEY,
     concurrency TEXT,
-    rate TEXT
+    rate TEXT,
+    -- The limit with keys, and the argument that is the key.
+    key_limit TEXT,
+    key TEXT
+) WITHOUT ROWID;
+
+-- Keys of limits that have started jobs at a rate, or are held: by name, as in stowhand_jobs.serial.
+CREATE TABLE stowhand_limit_keys (
+    name TEXT PRIMARY KEY,
+    next_start INTEGER,
+    held_until INTEGER
 ) WITHOUT ROWID;
 
 -- The head, that is the next job, of each (serial, task, queue). With it a claim reads only as many rows as it claims,
--- however many serial keys there are and however many jobs each has. A head is computed again when recheck_at is reached.
---   busy                   1: a job of the serial key is running, or the key is paused
+-- however many keys there are and however many jobs each has. A head is computed again when recheck_at is reached.
+--   busy                   1: no more jobs of the key may run (of a serial key one), or the key is paused
 --   priority, run_at, id   the first job that was due when the head was computed; NULL: no job was due
 --   recheck_at             the time at which a better job may be due; NULL: not before a change
 CREATE TABLE stowhand_heads (
@@ -193,9 +207,11 @@ CREATE INDEX stowhand_heads_recheck ON stowhand_heads (recheck_at) WHERE busy = 
 CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.serial IS NOT NULL
 BEGIN
     INSERT INTO stowhand_heads (serial, task, queue, busy, recheck_at)
-    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), NEW.run_at
+    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
+    ) >= CASE WHEN instr(NEW.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(NEW.serial, 1, instr(NEW.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), NEW.run_at
     WHERE true
     ON CONFLICT (serial, task, queue) DO UPDATE SET recheck_at = excluded.recheck_at
     WHERE recheck_at IS NULL OR recheck_at > excluded.recheck_at;
@@ -205,23 +221,38 @@ CREATE TRIGGER stowhand_head_updated
 AFTER UPDATE OF state, serial, task, queue, priority, run_at, resets ON stowhand_jobs
 WHEN OLD.serial IS NOT NULL OR NEW.serial IS NOT NULL
 BEGIN
-    UPDATE stowhand_heads SET busy = EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
+    UPDATE stowhand_heads SET busy = (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
+    ) >= CASE WHEN instr(OLD.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(OLD.serial, 1, instr(OLD.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
     WHERE serial = OLD.serial AND OLD.state <> NEW.state;
+    UPDATE stowhand_heads SET busy = (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
+    ) >= CASE WHEN instr(NEW.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(NEW.serial, 1, instr(NEW.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial)
+    WHERE serial = NEW.serial AND OLD.serial IS NOT NEW.serial;
     UPDATE stowhand_heads SET recheck_at = -62135596800000000
     WHERE serial = OLD.serial AND task = OLD.task AND queue = coalesce(OLD.queue, 'default');
     INSERT INTO stowhand_heads (serial, task, queue, busy, recheck_at)
-    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), -62135596800000000
+    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
+    ) >= CASE WHEN instr(NEW.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(NEW.serial, 1, instr(NEW.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial),
+        -62135596800000000
     WHERE NEW.serial IS NOT NULL AND NEW.state IN ('queued', 'errored')
     ON CONFLICT (serial, task, queue) DO UPDATE SET recheck_at = excluded.recheck_at;
 END;
 
 CREATE TRIGGER stowhand_head_deleted AFTER DELETE ON stowhand_jobs WHEN OLD.serial IS NOT NULL
 BEGIN
-    UPDATE stowhand_heads SET busy = EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
+    UPDATE stowhand_heads SET busy = (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
+    ) >= CASE WHEN instr(OLD.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(OLD.serial, 1, instr(OLD.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
     WHERE serial = OLD.serial AND OLD.state = 'processing';
     UPDATE stowhand_heads SET recheck_at = -62135596800000000
     WHERE serial = OLD.serial AND task = OLD.task AND queue = coalesce(OLD.queue, 'default');
@@ -234,9 +265,22 @@ END;
 
 CREATE TRIGGER stowhand_serial_resumed AFTER DELETE ON stowhand_paused
 BEGIN
-    UPDATE stowhand_heads SET busy = EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
-    ) WHERE serial = OLD.serial;
+    UPDATE stowhand_heads SET busy = (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
+    ) >= CASE WHEN instr(OLD.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(OLD.serial, 1, instr(OLD.serial, char(9)) - 1)
+    ), 9223372036854775807) END WHERE serial = OLD.serial;
+END;
+
+CREATE TRIGGER stowhand_limit_changed AFTER UPDATE OF key_concurrency ON stowhand_limits
+BEGIN
+    UPDATE stowhand_heads SET busy = (
+        SELECT count(*) FROM stowhand_jobs WHERE serial = stowhand_heads.serial AND state = 'processing'
+    ) >= CASE WHEN instr(stowhand_heads.serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(stowhand_heads.serial, 1, instr(stowhand_heads.serial, char(9)) - 1)
+    ), 9223372036854775807) END OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = stowhand_heads.serial),
+        recheck_at = -62135596800000000
+    WHERE substr(serial, 1, length(NEW.name) + 1) = NEW.name || char(9);
 END;
 
 -- Completed and canceled jobs.

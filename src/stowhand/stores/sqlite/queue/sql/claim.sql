@@ -84,18 +84,22 @@ SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhan
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
     AND {is_allowed}
-    AND (serial IS NULL OR NOT EXISTS (
-        SELECT 1 FROM stowhand_jobs AS running WHERE running.serial = job.serial AND running.state = 'processing'
-    ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.serial = job.serial))
+    AND (serial IS NULL OR (
+        SELECT count(*) FROM stowhand_jobs AS running WHERE running.serial = job.serial AND running.state = 'processing'
+    ) < CASE WHEN instr(serial, char(9)) = 0 THEN 1 ELSE coalesce((
+        SELECT key_concurrency FROM stowhand_limits WHERE name = substr(job.serial, 1, instr(job.serial, char(9)) - 1)
+    ), 9223372036854775807) END
+        AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.serial = job.serial))
     AND task NOT IN (SELECT value FROM json_each(:paused))
 ORDER BY priority, run_at, id
 
 -- name: take
--- The ids were chosen in the same transaction, and no other transaction can write meanwhile.
+-- The ids were chosen in the same transaction, and no other transaction can write meanwhile. A job of a limit with keys
+-- gets its slot afterwards (`set_key_slot`).
 UPDATE stowhand_jobs
 SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
     settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until,
-    limit_name = NULL, limit_slot = NULL
+    limit_name = NULL, limit_slot = NULL, key_slot = iif(instr(serial, char(9)), -id, 1)
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING {claimed}, epoch
 
@@ -142,9 +146,10 @@ DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task AND queue = :
 
 -- name: first_head
 -- The time at which the first head is due, or must be rechecked. Heads with the lowest time are unknown (`stale_heads`).
--- A paused key is left out: resuming it wakes the workers.
+-- A paused key is left out: resuming it wakes the workers. So is a key of a limit without a free slot.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
-WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN (SELECT serial FROM stowhand_paused)
+WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND (busy = 0 OR instr(serial, char(9)) = 0)
+    AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT value FROM json_each(:paused))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
@@ -152,7 +157,7 @@ WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN 
 -- The lowest time means that the serial key has changed since its head was computed, so the caller must search. On an
 -- idle queue these are the heads of busy serial keys.
 SELECT serial, task, queue FROM stowhand_heads
-WHERE recheck_at = -62135596800000000 AND serial NOT IN (SELECT serial FROM stowhand_paused)
+WHERE recheck_at = -62135596800000000 AND (busy = 0 OR instr(serial, char(9)) = 0) AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT value FROM json_each(:paused))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 

@@ -1,7 +1,7 @@
 -- Limits of tasks (limits.py).
 
 -- name: task_limits
-SELECT task, concurrency, rate FROM stowhand_task_limits
+SELECT task, concurrency, rate, key_limit, key FROM stowhand_task_limits
 
 -- name: limits
 SELECT name, declared, override, next_start, held_until FROM stowhand_limits
@@ -11,8 +11,42 @@ SELECT limit_slot FROM stowhand_jobs INDEXED BY stowhand_jobs_slots
 WHERE state = 'processing' AND limit_slot IS NOT NULL AND limit_name = :name
 ORDER BY limit_slot
 
--- name: tasks_of
-SELECT id, task FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+-- name: used_key_slots
+SELECT key_slot FROM stowhand_jobs INDEXED BY stowhand_jobs_key_slots
+WHERE state = 'processing' AND serial IS NOT NULL AND serial = :name
+ORDER BY key_slot
+
+-- name: limited_jobs
+SELECT id, task, serial, payload FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: limit_key
+SELECT next_start, held_until FROM stowhand_limit_keys WHERE name = :name
+
+-- name: set_key_start
+INSERT INTO stowhand_limit_keys (name, next_start) VALUES (:name, :next_start)
+ON CONFLICT (name) DO UPDATE SET next_start = excluded.next_start
+
+-- name: hold_key
+INSERT INTO stowhand_limit_keys (name, held_until) VALUES (:name, :until)
+ON CONFLICT (name) DO UPDATE SET held_until = max(coalesce(held_until, excluded.held_until), excluded.held_until)
+
+-- name: recheck_heads
+UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = :name
+
+-- name: set_key
+-- Gives waiting jobs their key.
+UPDATE stowhand_jobs SET serial = :name WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: set_key_slot
+UPDATE stowhand_jobs SET key_slot = :slot WHERE id = :id
+
+-- name: is_limit_keys_old
+SELECT 1 FROM stowhand_limit_keys WHERE max(coalesce(next_start, 0), coalesce(held_until, 0)) < :before LIMIT 1
+
+-- name: prune_limit_keys
+DELETE FROM stowhand_limit_keys WHERE name IN (
+    SELECT name FROM stowhand_limit_keys WHERE max(coalesce(next_start, 0), coalesce(held_until, 0)) < :before LIMIT :limit
+)
 
 -- name: set_slots
 -- Each slot: the id of a job, the name of the limit, and the number.
@@ -28,13 +62,17 @@ UPDATE stowhand_limits SET next_start = :next_start WHERE name = :name
 UPDATE stowhand_limits SET held_until = max(coalesce(held_until, :until), :until) WHERE name = :name
 
 -- name: declare_limit
-INSERT INTO stowhand_limits (name, declared) VALUES (:name, :declared)
-ON CONFLICT (name) DO UPDATE SET declared = excluded.declared WHERE declared <> excluded.declared
+INSERT INTO stowhand_limits (name, declared, key_concurrency) VALUES (:name, :declared, :key_concurrency)
+ON CONFLICT (name) DO UPDATE SET declared = excluded.declared, key_concurrency = excluded.key_concurrency
+WHERE declared <> excluded.declared
 
 -- name: declare_task_limits
-INSERT INTO stowhand_task_limits (task, concurrency, rate) VALUES (:task, :concurrency, :rate)
-ON CONFLICT (task) DO UPDATE SET concurrency = excluded.concurrency, rate = excluded.rate
-WHERE concurrency IS NOT excluded.concurrency OR rate IS NOT excluded.rate
+INSERT INTO stowhand_task_limits (task, concurrency, rate, key_limit, key)
+VALUES (:task, :concurrency, :rate, :key_limit, :key)
+ON CONFLICT (task) DO UPDATE
+SET concurrency = excluded.concurrency, rate = excluded.rate, key_limit = excluded.key_limit, key = excluded.key
+WHERE (concurrency, rate, key_limit, key)
+    IS NOT (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key)
 
 -- name: clear_task_limits
 DELETE FROM stowhand_task_limits WHERE task IN (SELECT value FROM json_each(:tasks))
@@ -43,11 +81,14 @@ DELETE FROM stowhand_task_limits WHERE task IN (SELECT value FROM json_each(:tas
 DELETE FROM stowhand_limits WHERE override = '{}' AND name NOT IN (
     SELECT concurrency FROM stowhand_task_limits WHERE concurrency IS NOT NULL
     UNION SELECT rate FROM stowhand_task_limits WHERE rate IS NOT NULL
+    UNION SELECT key_limit FROM stowhand_task_limits WHERE key_limit IS NOT NULL
 )
 
 -- name: set_override
-UPDATE stowhand_limits SET override = :override WHERE name = :name AND override <> :override
+UPDATE stowhand_limits SET override = :override, key_concurrency = :key_concurrency
+WHERE name = :name AND override <> :override
 
 -- name: reset_limit
-UPDATE stowhand_limits SET override = '{}', held_until = NULL
+UPDATE stowhand_limits
+SET override = '{}', held_until = NULL, key_concurrency = json_extract(declared, '$.key_concurrency')
 WHERE name = :name AND (override <> '{}' OR held_until IS NOT NULL)
