@@ -105,6 +105,13 @@ UNLAWFUL = {
         [*life(NEW, RUNNING), *life(NEW, replace(RUNNING, token="b"), job=2, start=5)],
         "serial",
     ),
+    "shares a slot of its limit": (
+        [
+            *life(NEW, replace(RUNNING, limit_name="l", limit_slot=1)),
+            *life(NEW, replace(RUNNING, serial="t", token="b", limit_name="l", limit_slot=1), job=2, start=5),
+        ],
+        "limit",
+    ),
     "moves in two transactions": (
         [replace(one, transaction=str(one.n)) for one in life(NEW, RUNNING, COMPLETED)],
         "transition",

@@ -1,7 +1,4 @@
-"""The scenarios: small programs whose every call to the store is a kill point, and the rules of each.
-
-A tenth one, a limit, belongs here once the stores have limits: its rule is one line of ``tests/support/history.py``.
-"""
+"""The scenarios: small programs whose every call to the store is a kill point, and the rules of each."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +23,7 @@ from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
 from stowhand.handler import Attempt
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.limits import Concurrency, Rate
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.retry import constant
@@ -58,13 +57,15 @@ class Scenario:
 
     engines: tuple[Engine, ...] = ENGINES
     concurrency = 2
+    limits: Sequence[Concurrency | Rate] | None = None
+    """Limits of the task."""
 
     @asynccontextmanager
     async def app(self, world: World) -> AsyncIterator[tuple[App, Number]]:
         """Return an open app with one task, which notes its ends."""
         app = App(store=world.store())
 
-        @app.task(name="step", backoff=constant(0))
+        @app.task(name="step", backoff=constant(0), limits=self.limits)
         async def step(context: Context, number: int) -> int:
             await self.handle(world, context, number)
             world.note_end(context.lease, number)
@@ -263,6 +264,34 @@ class SerialKey(Scenario):
                 yield f"serial key {name}: completed in the order {ids}"
 
 
+class Limit(Scenario):
+    """Jobs of a task that limits how many run at once, and how many start in a period."""
+
+    concurrency = 4
+    limits = (Concurrency(2), Rate(2, per=1.0, burst=4))
+
+    async def prepare(self, world: World) -> None:
+        await prepared(world, 5)
+
+    def check(self, result: Result) -> Iterator[str]:
+        yield from all_completed(result)
+        running: set[int] = set()
+        starts: list[float] = []
+        for one in result.transitions:
+            was_running = one.job in running
+            running.discard(one.job)
+            if one.after is not None and one.after.state is State.PROCESSING:
+                running.add(one.job)
+                if not was_running:
+                    starts.append(float(str(one.after.started_at)) / (1e6 if result.world.is_sqlite else 1))
+            if len(running) > 2:
+                yield f"{len(running)} jobs run at once: {one}"
+        for first, last in combinations(range(len(starts)), 2):
+            allowed = 4 + 2 * (starts[last] - starts[first] + 0.001)
+            if last - first + 1 > allowed:
+                yield f"{last - first + 1} jobs started within {starts[last] - starts[first]:g} s"
+
+
 class KeyedEnqueue(Scenario):
     """A key is enqueued, replaced and found; after its job has run, it is enqueued again.
 
@@ -442,6 +471,7 @@ SCENARIOS: dict[str, Scenario] = {
     "claim": Claim(),
     "settle": Settle(),
     "serial-key": SerialKey(),
+    "limit": Limit(),
     "keyed-enqueue": KeyedEnqueue(),
     "cron": Cron(),
     "transactional-handler": TransactionalHandler(),

@@ -52,10 +52,12 @@ class Image(msgspec.Struct, frozen=True):
     started_at: str | None
     token: str | None = None
     loses_retries: str | None = None
+    limit_name: str | None = None
+    limit_slot: int | None = None
 
 
 COLUMNS = Image.__struct_fields__
-PAST_COLUMNS = tuple(name for name in COLUMNS if name not in ("token", "loses_retries"))
+PAST_COLUMNS = tuple(name for name in COLUMNS if name not in ("token", "loses_retries", "limit_name", "limit_slot"))
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -241,9 +243,12 @@ class _Checker:
 
 
 def _exclusive(image: Image | None) -> Iterator[tuple[str, Hashable]]:
-    """Yield what no other running job may hold. A slot of a limit is another such thing: one line here."""
-    if image is not None and image.state is State.PROCESSING and image.serial is not None:
-        yield "serial", image.serial
+    """Yield what no other running job may hold: its serial key, and its slot of a limit."""
+    if image is not None and image.state is State.PROCESSING:
+        if image.serial is not None:
+            yield "serial", image.serial
+        if image.limit_slot is not None:
+            yield "limit", (image.limit_name, image.limit_slot)
 
 
 class _End(msgspec.Struct, frozen=True):
