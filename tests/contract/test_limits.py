@@ -12,9 +12,17 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import RateLimited
-from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
+from stowhand.jobs.task_limits import NO_DECLARATIONS, LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.counts import BoundedCount
-from stowhand.protocols.operator import MAX_SHOWN_SLOTS, LimitChange, LimitRow, WorkerList
+from stowhand.protocols.operator import (
+    MAX_SHOWN_SLOTS,
+    OVERDUE_SECONDS,
+    LimitChange,
+    LimitRow,
+    Reason,
+    WorkerDescription,
+    WorkerList,
+)
 from tests.contract.needs import cases, needs
 from tests.contract.store_harness import LEASE, SETTLEMENTS, SNOOZED, StoreHarness, judged
 from tests.contract.test_wake import asleep, woken
@@ -433,6 +441,104 @@ async def test_a_changed_limit_wakes_a_worker(harness: StoreHarness) -> None:
     await (await harness.another()).operate.set_limit("t", LimitValues(concurrency=2))
     assert await woken(waiting)
     assert await claimed_tasks(harness) == ["t"]
+
+
+@operated
+async def test_an_explanation_names_the_jobs_of_a_full_limit(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 3, "name": "send"})
+    since = f"{harness.now:%Y-%m-%d %H:%M:%S}Z"
+    one, two, three = [(await harness.start()).job_id for _ in range(3)]
+    job = await harness.add()
+    await harness.pass_time(OVERDUE_SECONDS + 1)
+    reason = await explained(harness, job.id)
+    assert reason.code == "limit_full"
+    assert reason.text == f"its limit 'send' (3 at once) is full: held by jobs {one}, {two} and {three}, since {since}"
+    assert reason.advice == "to run more at once: stowhand limits set send --concurrency N"
+    await harness.store.operate.set_limit("send", LimitValues(concurrency=1))
+    lowered = (await explained(harness, job.id)).text
+    assert f"(1 at once) is full: held by jobs {one}, {two} and {three}, since" in lowered
+
+
+@operated
+async def test_an_explanation_lists_ten_jobs_of_a_limit_and_counts_the_others(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 12})
+    leases = [await harness.start() for _ in range(12)]
+    job = await harness.add()
+    shown = ", ".join(str(lease.job_id) for lease in leases[:10])
+    assert f"held by jobs {shown} and 2 more, since" in (await explained(harness, job.id)).text
+
+
+@operated
+async def test_an_explanation_names_a_limit_that_starts_nothing(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 3})
+    await harness.store.operate.set_limit("t", LimitValues(concurrency=0))
+    reason = await explained(harness, (await harness.add()).id)
+    assert (reason.code, reason.text) == ("limit_full", "its limit 't' (0 at once) starts nothing")
+    assert reason.advice == "stowhand limits reset t"
+
+
+@operated
+async def test_an_explanation_names_the_next_start_of_a_rate(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 6, "seconds": 60.0})
+    await harness.start()
+    job = await harness.add()
+    reason = await explained(harness, job.id)
+    opens_at = harness.now + timedelta(seconds=10)
+    assert reason.code == "rate_limited"
+    assert reason.text == f"its limit 't rate' (6 per 1m) starts the next job at {opens_at:%Y-%m-%d %H:%M:%S}Z"
+    await harness.pass_time(10)
+    assert (await explained(harness, job.id)).code == "no_worker"
+
+
+@operated
+async def test_an_explanation_names_a_refused_call(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 1000, "burst": 100, "concurrency": 50})
+    await harness.settle(await harness.start(), judged(RateLimited(30)))
+    job = await harness.add()
+    reason = await explained(harness, job.id)
+    until = harness.now + timedelta(seconds=30)
+    assert reason.code == "limit_held"
+    assert f"starts nothing before {until:%Y-%m-%d %H:%M:%S}Z (a job raised RateLimited)" in reason.text
+    assert reason.advice == "to end that: stowhand limits reset 't rate'"
+
+
+@operated
+async def test_jobs_that_wait_for_a_limit_are_not_overdue(harness: StoreHarness) -> None:
+    inspect = harness.store.inspect
+    await declare(harness, full={"concurrency": 1}, rated={"rate": 1, "seconds": 600.0}, held={"concurrency": 9})
+    for task in ("full", "rated", "held"):
+        lease = await harness.start(task)
+        await harness.add(task)
+        if task == "held":
+            await harness.settle(lease, judged(RateLimited(570)))
+    free = await harness.add("free")
+    await harness.pass_time(OVERDUE_SECONDS + 1)
+    assert await inspect.overdue(None) == [free.id]
+    await harness.pass_time(580)
+    assert len(await inspect.overdue(None)) == 2, "the hold has ended; the rate lets a job start since a second ago"
+    await harness.pass_time(OVERDUE_SECONDS)
+    assert len(await inspect.overdue(None)) == 3
+
+
+@operated
+async def test_a_job_that_its_rate_let_start_a_short_time_ago_is_not_overdue(harness: StoreHarness) -> None:
+    assert isinstance(harness.heartbeats, WorkerList)
+    await declare(harness, t={"rate": 1, "seconds": 60.0})
+    await harness.start()
+    job = await harness.add()
+    await harness.pass_time(65)
+    worker = WorkerDescription(name="w2", host="h", pid=7, version="1", tasks=("t",), concurrency=4)
+    await harness.heartbeats.worker_seen(worker, NO_DECLARATIONS)
+    assert (await explained(harness, job.id)).code == "due"
+    await harness.pass_time(OVERDUE_SECONDS)
+    assert (await explained(harness, job.id)).code == "overdue"
+
+
+async def explained(harness: StoreHarness, job_id: int) -> Reason:
+    """The most important reason."""
+    explanation = await harness.store.inspect.explain(job_id)
+    assert explanation is not None
+    return explanation.reasons[0]
 
 
 async def limit(harness: StoreHarness, name: str) -> LimitRow:

@@ -146,12 +146,17 @@ class LimitValues(msgspec.Struct, frozen=True, omit_defaults=True):
         parts = [*_describe(self), *(f"{part} per key" for part in _describe(self.of_keys()))]
         return ", ".join(parts) or "no limit"
 
+    @property
+    def rate_text(self) -> str:
+        """The rate, such as ``5 per 1s, burst 10``; empty without one."""
+        return next(_describe(LimitValues(rate=self.rate, rate_seconds=self.rate_seconds, burst=self.burst)), "")
+
 
 def _describe(values: LimitValues) -> Iterator[str]:
     if values.concurrency is not None:
         yield f"{values.concurrency} at once"
     if values.rate is not None and values.rate_seconds is not None:
-        burst = f" (burst {values.burst})" if (values.burst or 1) > 1 else ""
+        burst = f", burst {values.burst}" if (values.burst or 1) > 1 else ""
         yield f"{values.rate} per {format_duration(values.rate_seconds)}{burst}"
 
 

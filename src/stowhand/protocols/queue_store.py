@@ -156,8 +156,8 @@ class Inspector(FailureGroups, Protocol):
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
         """Return at most twenty jobs of these tasks (``None``: all) that have been due for longer, the oldest first.
 
-        Only the first job of each task, priority and queue is examined. Jobs that wait for a pause or for a running
-        job of their serial key are left out. ``explain`` gives other reasons.
+        Only the first job of each task, priority and queue is examined. Jobs that wait for a pause, for a
+        running job of their serial key, or for a limit are left out. ``explain`` gives other reasons.
         """
 
     async def figures(self, max_count: int = MAX_EXACT_COUNT) -> Figures:

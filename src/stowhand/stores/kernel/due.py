@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from stowhand.protocols.operator import MAX_OVERDUE_JOBS
+from stowhand.stores.kernel.limits import closed_tasks
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
 # The first job of each queue, task and priority (and of each serial key) is its oldest, so a backlog costs a few steps.
@@ -65,13 +66,16 @@ def oldest_due(engine: Engine) -> Question[dict[str, float]]:
 
 
 def find_overdue(engine: Engine, tasks: Sequence[str] | None, min_seconds: float) -> Question[Sequence[int]]:
-    """Return ids of due jobs that neither a pause nor a serial key blocks, the oldest first.
+    """Return ids of due jobs that no pause, serial key or limit blocks, the oldest first.
 
     ``tasks``: ``None`` means any task. ``min_seconds``: the jobs have been due for at least this time.
     """
     before = (yield from read_now(engine)) - timedelta(seconds=min_seconds)
     task_condition = "" if tasks is None else " AND task IN :tasks"
-    values = {"before": before, "tasks": [] if tasks is None else [*tasks], "max_rows": MAX_OVERDUE_JOBS}
+    closed = yield from closed_tasks(engine, before)
+    values = {"before": before, "tasks": [*(tasks or ())], "closed": closed, "max_rows": MAX_OVERDUE_JOBS}
+    if closed:
+        task_condition += " AND NOT (task IN :closed)"
     rows = yield Query(
         f"{FIRST_DUE_JOBS} {_SERIAL_NOT_HELD}{task_condition} ORDER BY run_at, id LIMIT :max_rows", values
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.operator import MAX_JOBS_AHEAD, Explanation
+from stowhand.protocols.operator import MAX_JOBS_AHEAD, OVERDUE_SECONDS, Explanation
 from stowhand.stores.kernel.columns import JOB_COLUMNS
 from stowhand.stores.kernel.counts import list_pauses
+from stowhand.stores.kernel.limits import closed_tasks, read_limits_of
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 from stowhand.stores.kernel.reasons import ClaimScope, Facts, Holder, WorkerLoad, claim_scope, explain
 from stowhand.stores.kernel.workers import list_workers
@@ -48,6 +51,8 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
     paused = yield Query(_PAUSE_QUERY, {"serial": job.serial})
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     loads = yield Query(_WORKER_LOADS_QUERY)
+    concurrency, rate = yield from read_limits_of(engine, job.task)
+    closed = yield from closed_tasks(engine, now - timedelta(seconds=OVERDUE_SECONDS))
     return explain(
         Facts(
             job=job,
@@ -57,6 +62,9 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
             pauses=pauses,
             holder=(yield from _read_holder(engine, job)),
             ahead=(yield from _count_ahead(job, claim_scope(job, workers, pauses))),
+            concurrency=concurrency,
+            rate=rate,
+            was_limited=job.task in closed,
             workers=workers,
             loads={
                 name: WorkerLoad(jobs, oldest, task, engine.read_moment(at)) for name, jobs, oldest, task, at in loads

@@ -85,7 +85,8 @@ class Inspector:
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
         """Return ids of jobs that have been due for at least this time, the oldest first.
 
-        Jobs that a pause or a serial key blocks are left out. ``tasks``: the tasks of the jobs; ``None`` means all.
+        Jobs that a pause, a serial key or a limit blocks are left out. ``tasks``: the tasks of the jobs; ``None`` means
+        all.
         """
         return await self._engine.answer(lambda: find_overdue(self._engine, tasks, seconds))
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 
 from stowhand.jobs import task_limits
-from stowhand.jobs.task_limits import LimitValues, overridden
+from stowhand.jobs.task_limits import LimitValues, TaskLimits, overridden
 from stowhand.protocols.operator import MAX_SHOWN_SLOTS, LimitRow
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, read_now
 
 _LIMITS = "SELECT name, declared, override, next_start, held_until FROM {limits} AS limits"
-_TASK_LIMITS = "SELECT task, concurrency, rate FROM {task_limits} ORDER BY task"
+_TASK_LIMITS = "SELECT task, concurrency, rate, key_limit FROM {task_limits} ORDER BY task"
 # For each limit, the number of its slots in use, and the jobs that have held one longest.
 _SLOTS = """
 SELECT limit_name, id, started_at, used FROM (
@@ -23,42 +24,94 @@ SELECT limit_name, id, started_at, used FROM (
     FROM {slots}
 ) AS held WHERE place <= :max_jobs ORDER BY limit_name, place
 """
+_USED_SLOTS = "SELECT limit_name, count(*) FROM {slots} GROUP BY limit_name"
+
+
+class _StoredLimit(NamedTuple):
+    name: str
+    declared: LimitValues
+    override: LimitValues
+    values: LimitValues
+    next_start: float | None
+    """Seconds since 1970; the meaning is that of jobs/task_limits.py."""
+    held_until: datetime | None
 
 
 def read_limits(engine: Engine) -> Question[list[LimitRow]]:
     """Return the limits, ordered by name, without their waiting jobs."""
-    rows = yield Query(_LIMITS)
-    if not rows:
+    limits = yield from _read_stored(engine)
+    if not limits:
         return []
     now = yield from read_now(engine)
     tasks: defaultdict[str, set[str]] = defaultdict(set)
-    for task, *names in (yield Query(_TASK_LIMITS)):
-        for name in filter(None, names):
+    for task, own in (yield from _read_task_limits()).items():
+        for name in own.names:
             tasks[name].add(task)
     slots: defaultdict[str, list[Row]] = defaultdict(list)
     for name, *slot in (yield Query(_SLOTS, {"max_jobs": MAX_SHOWN_SLOTS})):
         slots[name].append(tuple(slot))
-    return [_read_limit(engine, row, sorted(tasks[row[0]]), slots[row[0]], now) for row in sorted(rows)]
+    return [_row(engine, limit, sorted(tasks[limit.name]), slots[limit.name], now) for limit in limits]
 
 
-def _read_limit(engine: Engine, row: Row, tasks: Sequence[str], slots: Sequence[Row], now: datetime) -> LimitRow:
-    name, declared_text, override_text, stored, held_until = row
-    declared, override = (msgspec.json.decode(text, type=LimitValues) for text in (declared_text, override_text))
-    values = overridden(declared, override)
-    next_start = None
-    if values.rate is not None and stored is not None:
-        seconds = task_limits.rate_opens_at(values, engine.read_moment(stored).timestamp(), now.timestamp())
+def read_limits_of(engine: Engine, task: str) -> Question[tuple[LimitRow | None, LimitRow | None]]:
+    """Return the concurrency limit and the rate of a task, without their waiting jobs."""
+    own = (yield from _read_task_limits()).get(task)
+    if own is None:
+        return None, None
+    limits = {limit.name: limit for limit in (yield from read_limits(engine))}
+    return limits.get(own.concurrency or ""), limits.get(own.rate or "")
+
+
+def closed_tasks(engine: Engine, since: datetime) -> Question[list[str]]:
+    """Return the tasks of which no job may start now, or whose rate or hold let none start until after ``since``."""
+    closed_for_slots, closed_for_starts = set(), set()
+    limits = yield from _read_stored(engine)
+    if not limits:
+        return []
+    now = (yield from read_now(engine)).timestamp()
+    used: dict[str, int] = dict((yield Query(_USED_SLOTS)))
+    for name, _, _, values, next_start, held_until in limits:
+        is_held = held_until is not None and held_until > since
+        if is_held or (values.concurrency is not None and used.get(name, 0) >= values.concurrency):
+            closed_for_slots.add(name)
+        closed_until = 0.0 if values.rate is None else task_limits.closed_until(values, next_start, now)
+        if is_held or closed_until > since.timestamp():
+            closed_for_starts.add(name)
+    return [
+        task
+        for task, own in (yield from _read_task_limits()).items()
+        if own.concurrency in closed_for_slots or own.rate in closed_for_starts
+    ]
+
+
+def _read_stored(engine: Engine) -> Question[list[_StoredLimit]]:
+    limits = []
+    for name, declared_text, override_text, next_start, held_until in sorted((yield Query(_LIMITS))):
+        declared, override = (msgspec.json.decode(text, type=LimitValues) for text in (declared_text, override_text))
+        start = None if next_start is None else engine.read_moment(next_start).timestamp()
+        hold = None if held_until is None else engine.read_moment(held_until)
+        limits.append(_StoredLimit(name, declared, override, overridden(declared, override), start, hold))
+    return limits
+
+
+def _read_task_limits() -> Question[dict[str, TaskLimits]]:
+    return {task: TaskLimits(*names) for task, *names in (yield Query(_TASK_LIMITS))}
+
+
+def _row(engine: Engine, limit: _StoredLimit, tasks: Sequence[str], slots: Sequence[Row], now: datetime) -> LimitRow:
+    next_start, held_until = None, limit.held_until
+    if limit.values.rate is not None:
+        seconds = task_limits.rate_opens_at(limit.values, limit.next_start, now.timestamp())
         next_start = datetime.fromtimestamp(seconds, UTC)
-    hold = None if held_until is None else engine.read_moment(held_until)
     return LimitRow(
-        name=name,
-        values=values,
-        declared=declared,
-        override=override,
+        name=limit.name,
+        values=limit.values,
+        declared=limit.declared,
+        override=limit.override,
         tasks=tuple(tasks),
         used=slots[0][2] if slots else 0,
         used_by=tuple(job_id for job_id, *_ in slots),
         used_since=engine.read_moment(slots[0][1]) if slots else None,
         next_start=next_start if next_start is not None and next_start > now else None,
-        held_until=hold if hold is not None and hold > now else None,
+        held_until=held_until if held_until is not None and held_until > now else None,
     )

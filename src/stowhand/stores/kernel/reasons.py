@@ -19,6 +19,7 @@ from stowhand.protocols.operator import (
     MAX_JOBS_AHEAD,
     OVERDUE_SECONDS,
     Explanation,
+    LimitRow,
     Reason,
     WorkerDescription,
     WorkerRow,
@@ -29,7 +30,7 @@ UNKNOWN_TASK_FIX = "start a worker that has it (--task and --exclude-task limit 
 NO_WORKER_FIX = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
 MAX_WORKERS_PER_REASON = 5
 MAX_ERROR_CHARACTERS = 300
-OVERDUE_FIX = "a limiter, a flags function or pre_claim of its workers may delay it; else restart one, and report it"
+OVERDUE_FIX = "a limit per worker, a flags function or pre_claim may delay it; else restart one, and report it"
 CHILDREN_FIX = "stowhand flows show, with the id in its key, names the children that have not ended"
 EXPIRED_LEASE_TEXT = "which has expired: if its worker is lost, another one resets the job in a few seconds"
 
@@ -79,6 +80,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     They share its serial key, or have none if the job has none.
     """
+    concurrency: LimitRow | None = None
+    """The concurrency limit of its task."""
+    rate: LimitRow | None = None
+    """The rate of its task."""
+    was_limited: bool = False
+    """True if no job of its task may start now, or none could within the last ``OVERDUE_SECONDS``."""
     workers: Sequence[WorkerRow] = ()
     loads: Mapping[str, WorkerLoad] = {}
     """The jobs held by each worker, by its name."""
@@ -175,7 +182,12 @@ def _explain_waiting(facts: Facts) -> Iterator[Reason]:
     elif not is_due:
         later = f"it is not due before {_format_time(job.run_at)}"
         yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to run it now")
-    obstacles = [*_explain_pauses(facts), *_explain_serial_key(facts), *_explain_workers(facts)]
+    obstacles = [
+        *_explain_pauses(facts),
+        *_explain_serial_key(facts),
+        *_explain_limits(facts),
+        *_explain_workers(facts),
+    ]
     yield from obstacles
     if job.resets >= MIN_SUSPECT_RESETS:
         died = f"its worker died {job.resets} times while running it"
@@ -213,6 +225,40 @@ def _explain_serial_key(facts: Facts) -> Iterator[Reason]:
             held += f", under a lease {EXPIRED_LEASE_TEXT}"
         stuck = f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
         yield Reason("serial_held", held, stuck)
+
+
+def _explain_limits(facts: Facts) -> Iterator[Reason]:
+    limits = [limit for limit in (facts.concurrency, facts.rate) if limit is not None]
+    holds = [(limit.held_until, limit.name) for limit in limits if limit.held_until is not None]
+    if holds:
+        until, name = max(holds)
+        text = f"its limit {name!r} starts nothing before {_format_time(until)} (a job raised RateLimited)"
+        yield Reason("limit_held", text, f"to end that: stowhand limits reset {shlex.quote(name)}")
+    if facts.concurrency is not None and facts.concurrency.is_full:
+        yield _explain_full_limit(facts.concurrency)
+    if facts.rate is not None and facts.rate.next_start is not None:
+        name, next_start = facts.rate.name, _format_time(facts.rate.next_start)
+        text = f"its limit {name!r} ({facts.rate.values.rate_text}) starts the next job at {next_start}"
+        advice = f"to start more of them: stowhand limits set {shlex.quote(name)} --rate N/PERIOD"
+        yield Reason("rate_limited", text, advice)
+
+
+def _explain_full_limit(limit: LimitRow) -> Reason:
+    name = shlex.quote(limit.name)
+    text = f"its limit {limit.name!r} ({limit.values.concurrency} at once)"
+    if limit.used:
+        jobs = _list_jobs(limit.used_by, limit.used)
+        text += f" is full: held by {jobs}, since {_format_time(limit.used_since)}"
+        return Reason("limit_full", text, f"to run more at once: stowhand limits set {name} --concurrency N")
+    return Reason("limit_full", f"{text} starts nothing", f"stowhand limits reset {name}")
+
+
+def _list_jobs(job_ids: Sequence[int], number: int) -> str:
+    """Return "job 1", "jobs 1, 2 and 3" or "jobs 1, 2, 3 and 4 more"."""
+    *names, last = map(str, job_ids)
+    if number > len(job_ids):
+        names, last = [*names, last], f"{number - len(job_ids)} more"
+    return f"jobs {', '.join(names)} and {last}" if names else f"job {last}"
 
 
 def _explain_workers(facts: Facts) -> Iterator[Reason]:
@@ -292,7 +338,7 @@ def _explain_overdue(facts: Facts) -> Iterator[Reason]:
     candidates = _candidate_workers(facts.job, facts.workers)
     overdue_seconds = (facts.now - facts.job.run_at).total_seconds()
     free = _count_free_slots(facts, candidates)
-    if free and overdue_seconds > OVERDUE_SECONDS:
+    if free and overdue_seconds > OVERDUE_SECONDS and not facts.was_limited:
         slots = f"{free} of {sum(worker.concurrency for worker in candidates)} slots that could claim it are free"
         text = (
             f"it has been due for {format_duration(overdue_seconds // 1)} while {slots}, and the store knows no reason"

@@ -29,7 +29,7 @@ _VALUE_TYPES = {
     **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
-    **dict.fromkeys(("states", "tasks", "serials", "names"), "text[]"),
+    **dict.fromkeys(("states", "tasks", "serials", "closed"), "text[]"),
     **dict.fromkeys(("priority", "seconds"), "int"),
     "ids": "bigint[]",
 }
