@@ -20,17 +20,8 @@ pytestmark = needs("inspect")
 
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
-    *(
-        "task_paused",
-        "serial_paused",
-        "serial_held",
-        "limit_held",
-        "limit_full",
-        "rate_limited",
-        "no_worker",
-        "unknown_task",
-        "slots_busy",
-    ),
+    *("task_paused", "serial_paused", "serial_held", "no_worker", "unknown_task", "slots_busy"),
+    *("limit_full", "limit_held", "rate_limited", "key_limit_full", "key_limit_held", "key_rate_limited"),
     *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure"),
     "failure_reported",
 )

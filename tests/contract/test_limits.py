@@ -534,6 +534,63 @@ async def test_a_job_that_its_rate_let_start_a_short_time_ago_is_not_overdue(har
     assert (await explained(harness, job.id)).code == "overdue"
 
 
+@operated
+async def test_the_values_of_a_key_are_overridden_for_all_keys(harness: StoreHarness) -> None:
+    operate = harness.store.operate
+    await declare(harness, t={"concurrency": 1, "key": "customer"})
+    for customer in ("a", "a", "a", "b", "b"):
+        await harness.add(payload=f'{{"customer": "{customer}"}}')
+    assert len(await claimed_tasks(harness)) == 2
+    with pytest.raises(InvalidJob, match="limit 't': Concurrency: limit: got -1"):
+        await operate.set_limit("t", LimitValues(key_concurrency=-1))
+    with pytest.raises(InvalidJob, match="limit 't' has no rate per key: its tasks declare none"):
+        await operate.set_limit("t", LimitValues(key_rate=1))
+    assert (await operate.set_limit("t", LimitValues(key_concurrency=2))).changed
+    row = await limit(harness, "t")
+    assert (str(row.values), row.tasks, row.waiting) == ("2 at once per key", ("t",), BoundedCount(3))
+    assert len(await claimed_tasks(harness)) == 2
+    assert (await operate.reset_limit("t")).changed
+    assert len(await claimed_tasks(harness)) == 0
+
+
+@operated
+async def test_an_explanation_names_the_jobs_of_a_full_key(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 2, "key": "customer", "name": "api"})
+    payload = '{"customer": "a"}'
+    jobs = [await harness.add(payload=payload) for _ in range(4)]
+    assert len(await claimed_tasks(harness)) == 2
+    reason = await explained(harness, jobs[3].id)
+    assert reason.code == "key_limit_full"
+    held = f"held by jobs {jobs[0].id} and {jobs[1].id}, since {harness.now:%Y-%m-%d %H:%M:%S}Z"
+    assert reason.text == f"its key 'a' of the limit 'api' (2 at once) is full: {held}"
+    assert reason.advice == "to run more at once: stowhand limits set api --key-concurrency N"
+    await harness.pass_time(OVERDUE_SECONDS + 1)
+    assert await harness.store.inspect.overdue(None) == []
+    figures = await harness.store.inspect.figures()
+    assert list(figures.serials) == [], "a key of a limit is no serial key"
+
+
+@operated
+async def test_jobs_that_wait_for_the_rate_of_their_key_are_explained_and_not_overdue(harness: StoreHarness) -> None:
+    await declare(harness, t={"rate": 1, "seconds": 60.0, "key": "customer"})
+    jobs = [await harness.add(payload='{"customer": "a"}') for _ in range(3)]
+    await harness.settle(await harness.take())
+    assert await claimed_tasks(harness) == []
+    await harness.pass_time(30)
+    opens_at = harness.now + timedelta(seconds=30)
+    text = f"its key 'a' of the limit 't' (1 per 1m) starts the next job at {opens_at:%Y-%m-%d %H:%M:%S}Z"
+    reason = await explained(harness, jobs[2].id)
+    assert (reason.code, reason.text) == ("key_rate_limited", text)
+    assert await harness.store.inspect.overdue(None) == []
+    await harness.pass_time(30)
+    await harness.settle(await harness.take(), judged(RateLimited(300)))
+    assert (await explained(harness, jobs[2].id)).code == "key_limit_held"
+    await harness.pass_time(OVERDUE_SECONDS + 1)
+    assert await harness.store.inspect.overdue(None) == []
+    await harness.pass_time(300)
+    assert await harness.store.inspect.overdue(None) == [jobs[2].id]
+
+
 async def explained(harness: StoreHarness, job_id: int) -> Reason:
     """The most important reason."""
     explanation = await harness.store.inspect.explain(job_id)

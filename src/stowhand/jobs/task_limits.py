@@ -257,15 +257,15 @@ def check_changes(name: str, changes: LimitValues) -> None:
     """Check the values of an override, of which a concurrency may be 0. Raises InvalidJob."""
     if changes == LimitValues():
         raise InvalidJob(f"limit {name!r}: no value is given; use a concurrency, a rate or a burst")
-    rate_seconds = 1.0 if changes.rate_seconds is None else changes.rate_seconds
     try:
-        if changes.concurrency is not None and changes.concurrency != 0:
-            Concurrency(changes.concurrency)
-        Rate(
-            1 if changes.rate is None else changes.rate,
-            rate_seconds,
-            burst=1 if changes.burst is None else changes.burst,
-        )
+        for own in (changes, changes.of_keys()):
+            if own.concurrency is not None and own.concurrency != 0:
+                Concurrency(own.concurrency)
+            Rate(
+                1 if own.rate is None else own.rate,
+                1.0 if own.rate_seconds is None else own.rate_seconds,
+                burst=1 if own.burst is None else own.burst,
+            )
     except ConfigurationError as error:
         raise InvalidJob(f"limit {name!r}: {error}") from None
 

@@ -40,6 +40,8 @@ def test_limits_are_changed_in_sql(store: PostgresStore, sql: Sql, run: Any) -> 
         ("reset_limit('t')", 'There is no limit "t": a worker declares limits when it starts.'),
         ("set_limit('c', rate => 1)", 'Limit "c" has no rate: its tasks declare none.'),
         ("set_limit('r', 1)", 'Limit "r" has no concurrency: its tasks declare none.'),
+        ("set_limit('c', key_concurrency => 1)", 'Limit "c" has no concurrency per key: its tasks declare none.'),
+        ("set_limit('c', key_per => '1 s')", 'Limit "c" has no rate per key: its tasks declare none.'),
         ("set_limit('c', -1)", 'Limit "c": use a concurrency of 0 to 1000000'),
         ("set_limit('r', rate => 0)", 'Limit "r": use a concurrency of 0 to 1000000'),
         ("set_limit('r', per => '-1 s')", 'Limit "r": use a concurrency of 0 to 1000000'),

@@ -9,6 +9,7 @@ import msgspec
 
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
+from stowhand.jobs.task_limits import KEY_SEPARATOR
 from stowhand.protocols.counts import (
     MAX_EXACT_COUNT,
     MAX_EXACT_COUNT_FOR_METRICS,
@@ -250,9 +251,9 @@ def _add_troubled(counts: Mapping[str, NameCounts]) -> Question[None]:
 
 
 def _add(counts: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
-    """Add counts of one part. ``is_cut``: more jobs exist, whose names are unknown."""
+    """Add counts of one part. ``is_cut``: more jobs exist, whose names are unknown. Keys of limits are left out."""
     for name, number in rows:
-        if name is not None:
+        if name is not None and KEY_SEPARATOR not in name:
             counts.add(name, part, number)
     if is_cut:
         counts.cut(part)

@@ -21,7 +21,7 @@ FILLING_NAMES = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions"),
     *("throughput", "total_throughput"),
     *("pauses", "paused_serials", "task_queues"),
-    *("limits", "task_limits", "slots"),
+    *("limits", "task_limits", "limit_keys", "slots"),
     *("next_ready", "next_queued", "next_serial"),
     *(
         "ready",

@@ -52,7 +52,10 @@ WHERE task NOT IN (SELECT name FROM {pauses} WHERE kind = 'task')
 _OLDEST_DUE_BY_QUEUE = (
     FIRST_DUE_JOBS.replace("SELECT id, run_at, queue FROM", "SELECT queue, min(run_at) FROM", 1) + "GROUP BY queue"
 )
-_SERIAL_NOT_HELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"
+_SERIAL_NOT_HELD = """
+AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL)
+    AND serial NOT IN (SELECT name FROM {limit_keys} AS keys WHERE next_start > :before OR held_until > :before))
+"""
 
 
 def oldest_due(engine: Engine) -> Question[dict[str, float]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
+
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.operator import MAX_JOBS_AHEAD, OVERDUE_SECONDS, Explanation
@@ -17,7 +19,7 @@ from stowhand.stores.kernel.workers import list_workers
 _JOB_QUERY = f"""
 SELECT {JOB_COLUMNS} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB_COLUMNS} FROM {{past_jobs}} WHERE id = :id
 """
-_LEASE_QUERY = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
+_LEASE_QUERY = "SELECT {lease_until}, expires_at, {on_failure_task}, serial FROM {live} WHERE id = :id"
 _PAUSE_QUERY = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
 _HOLDER_QUERY = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
 # The priority is compared twice: SQLite's search in the index uses only the first column of the row comparison.
@@ -47,12 +49,13 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
     leases = yield Query(_LEASE_QUERY, {"id": job.id})
     if not leases:  # the job is in the history
         return explain(Facts(job=job, now=now))
-    ((lease_until, expires_at, on_failure),) = leases
+    ((lease_until, expires_at, on_failure, serial),) = leases
     paused = yield Query(_PAUSE_QUERY, {"serial": job.serial})
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     loads = yield Query(_WORKER_LOADS_QUERY)
-    concurrency, rate = yield from read_limits_of(engine, job.task)
+    limits = yield from read_limits_of(engine, job.task, serial)
     closed = yield from closed_tasks(engine, now - timedelta(seconds=OVERDUE_SECONDS))
+    queued_as = msgspec.structs.replace(job, serial=serial)
     return explain(
         Facts(
             job=job,
@@ -61,9 +64,8 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
             paused_since=engine.read_moment(paused[0][0]) if paused else None,
             pauses=pauses,
             holder=(yield from _read_holder(engine, job)),
-            ahead=(yield from _count_ahead(job, claim_scope(job, workers, pauses))),
-            concurrency=concurrency,
-            rate=rate,
+            ahead=(yield from _count_ahead(queued_as, claim_scope(job, workers, pauses))),
+            limits=limits,
             was_limited=job.task in closed,
             workers=workers,
             loads={

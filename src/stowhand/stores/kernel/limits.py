@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowhand.jobs import task_limits
-from stowhand.jobs.task_limits import LimitValues, TaskLimits, overridden
+from stowhand.jobs.task_limits import KEY_SEPARATOR, NO_LIMITS, LimitValues, TaskLimits, overridden
 from stowhand.protocols.operator import MAX_SHOWN_SLOTS, LimitRow
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, read_now
 
@@ -25,6 +25,20 @@ SELECT limit_name, id, started_at, used FROM (
 ) AS held WHERE place <= :max_jobs ORDER BY limit_name, place
 """
 _USED_SLOTS = "SELECT limit_name, count(*) FROM {slots} GROUP BY limit_name"
+_KEY = "SELECT next_start, held_until FROM {limit_keys} AS keys WHERE name = :serial"
+# The jobs that have used a key longest, and the number of all that use it.
+_SLOTS_OF_KEY = """
+SELECT id, started_at, count(*) OVER () FROM {running} AND serial = :serial ORDER BY started_at, id LIMIT :max_jobs
+"""
+
+
+class LimitOfJob(NamedTuple):
+    """A limit of one job."""
+
+    row: LimitRow
+    """With the values that apply to the job."""
+    key: str | None
+    """The key of the job, if the limit is for each key."""
 
 
 class _StoredLimit(NamedTuple):
@@ -53,13 +67,42 @@ def read_limits(engine: Engine) -> Question[list[LimitRow]]:
     return [_row(engine, limit, sorted(tasks[limit.name]), slots[limit.name], now) for limit in limits]
 
 
-def read_limits_of(engine: Engine, task: str) -> Question[tuple[LimitRow | None, LimitRow | None]]:
-    """Return the concurrency limit and the rate of a task, without their waiting jobs."""
-    own = (yield from _read_task_limits()).get(task)
-    if own is None:
-        return None, None
-    limits = {limit.name: limit for limit in (yield from read_limits(engine))}
-    return limits.get(own.concurrency or ""), limits.get(own.rate or "")
+def read_limits_of(engine: Engine, task: str, serial: str | None) -> Question[list[LimitOfJob]]:
+    """Return the limits of a job, by its task and its stored serial key, which may be the key of a limit."""
+    own = (yield from _read_task_limits()).get(task, NO_LIMITS)
+    limit_name, separator, key = (serial or "").partition(KEY_SEPARATOR)
+    if not (own.names or separator):
+        return []
+    rows = {row.name: row for row in (yield from read_limits(engine))}
+    limits = [
+        _of_task(rows[name], has_slots=name == own.concurrency, has_rate=name == own.rate)
+        for name in dict.fromkeys((own.concurrency, own.rate))
+        if name is not None and name in rows
+    ]
+    if separator and limit_name in rows:
+        limits.append(LimitOfJob((yield from _read_key(engine, rows[limit_name], serial or "")), key))
+    return limits
+
+
+def _of_task(row: LimitRow, *, has_slots: bool, has_rate: bool) -> LimitOfJob:
+    """Return the part of a limit that applies to a task, which may use only its concurrency, or only its rate."""
+    values = row.values
+    own = LimitValues(values.concurrency) if has_slots else LimitValues()
+    if has_rate:
+        own = msgspec.structs.replace(own, rate=values.rate, rate_seconds=values.rate_seconds, burst=values.burst)
+    return LimitOfJob(msgspec.structs.replace(row, values=own, next_start=row.next_start if has_rate else None), None)
+
+
+def _read_key(engine: Engine, row: LimitRow, name: str) -> Question[LimitRow]:
+    """Return the state of one key of a limit. ``name``: the stored serial key."""
+    now, next_start, held_until = (yield from read_now(engine)), None, None
+    for stored in (yield Query(_KEY, {"serial": name})):
+        next_start, held_until = (None if time is None else engine.read_moment(time) for time in stored)
+    start = None if next_start is None else next_start.timestamp()
+    values = row.values.of_keys()
+    stored_limit = _StoredLimit(row.name, values, LimitValues(), values, start, held_until)
+    slots = yield Query(_SLOTS_OF_KEY, {"serial": name, "max_jobs": MAX_SHOWN_SLOTS})
+    return _row(engine, stored_limit, row.tasks, slots, now)
 
 
 def closed_tasks(engine: Engine, since: datetime) -> Question[list[str]]:

@@ -24,6 +24,7 @@ from stowhand.protocols.operator import (
     WorkerDescription,
     WorkerRow,
 )
+from stowhand.stores.kernel.limits import LimitOfJob
 
 NOTHING_PAUSED = Pauses()
 UNKNOWN_TASK_FIX = "start a worker that has it (--task and --exclude-task limit its tasks), or correct the name"
@@ -80,10 +81,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     They share its serial key, or have none if the job has none.
     """
-    concurrency: LimitRow | None = None
-    """The concurrency limit of its task."""
-    rate: LimitRow | None = None
-    """The rate of its task."""
+    limits: Sequence[LimitOfJob] = ()
     was_limited: bool = False
     """True if no job of its task may start now, or none could within the last ``OVERDUE_SECONDS``."""
     workers: Sequence[WorkerRow] = ()
@@ -228,29 +226,31 @@ def _explain_serial_key(facts: Facts) -> Iterator[Reason]:
 
 
 def _explain_limits(facts: Facts) -> Iterator[Reason]:
-    limits = [limit for limit in (facts.concurrency, facts.rate) if limit is not None]
-    holds = [(limit.held_until, limit.name) for limit in limits if limit.held_until is not None]
-    if holds:
-        until, name = max(holds)
-        text = f"its limit {name!r} starts nothing before {_format_time(until)} (a job raised RateLimited)"
-        yield Reason("limit_held", text, f"to end that: stowhand limits reset {shlex.quote(name)}")
-    if facts.concurrency is not None and facts.concurrency.is_full:
-        yield _explain_full_limit(facts.concurrency)
-    if facts.rate is not None and facts.rate.next_start is not None:
-        name, next_start = facts.rate.name, _format_time(facts.rate.next_start)
-        text = f"its limit {name!r} ({facts.rate.values.rate_text}) starts the next job at {next_start}"
-        advice = f"to start more of them: stowhand limits set {shlex.quote(name)} --rate N/PERIOD"
-        yield Reason("rate_limited", text, advice)
+    reasons: dict[str, Reason] = {}
+    for limit, key in sorted(facts.limits, key=lambda limit: (limit.row.held_until or facts.now, limit.row.name)):
+        reasons |= {reason.code: reason for reason in _explain_limit(limit, key)}
+    yield from reasons.values()
 
 
-def _explain_full_limit(limit: LimitRow) -> Reason:
-    name = shlex.quote(limit.name)
-    text = f"its limit {limit.name!r} ({limit.values.concurrency} at once)"
-    if limit.used:
-        jobs = _list_jobs(limit.used_by, limit.used)
-        text += f" is full: held by {jobs}, since {_format_time(limit.used_since)}"
-        return Reason("limit_full", text, f"to run more at once: stowhand limits set {name} --concurrency N")
-    return Reason("limit_full", f"{text} starts nothing", f"stowhand limits reset {name}")
+def _explain_limit(limit: LimitRow, key: str | None) -> Iterator[Reason]:
+    name, values, option = shlex.quote(limit.name), limit.values, "" if key is None else "key-"
+    prefix = "" if key is None else "key_"
+    subject = f"its limit {limit.name!r}" if key is None else f"its key {key!r} of the limit {limit.name!r}"
+    if limit.held_until is not None:
+        text = f"{subject} starts nothing before {_format_time(limit.held_until)} (a job raised RateLimited)"
+        yield Reason(f"{prefix}limit_held", text, f"to end that: stowhand limits reset {name}" if key is None else "")
+    if limit.is_full and limit.used:
+        jobs, since = _list_jobs(limit.used_by, limit.used), _format_time(limit.used_since)
+        text = f"{subject} ({values.concurrency} at once) is full: held by {jobs}, since {since}"
+        advice = f"to run more at once: stowhand limits set {name} --{option}concurrency N"
+        yield Reason(f"{prefix}limit_full", text, advice)
+    elif limit.is_full:
+        text = f"{subject} ({values.concurrency} at once) starts nothing"
+        yield Reason(f"{prefix}limit_full", text, f"stowhand limits reset {name}")
+    if limit.next_start is not None:
+        text = f"{subject} ({values.rate_text}) starts the next job at {_format_time(limit.next_start)}"
+        advice = f"to start more of them: stowhand limits set {name} --{option}rate N/PERIOD"
+        yield Reason(f"{prefix}rate_limited", text, advice)
 
 
 def _list_jobs(job_ids: Sequence[int], number: int) -> str:
@@ -381,8 +381,11 @@ def _describe_error(job: Job) -> str:
 def _describe_position(facts: Facts) -> str:
     if claim_scope(facts.job, facts.workers) is None:
         return "it is due"
+    keys = [limit.key for limit in facts.limits if limit.key is not None]
     if facts.job.serial is not None:
         line = f"in its serial key {facts.job.serial!r}"
+    elif keys:
+        line = f"in its key {keys[0]!r}"
     else:
         line = "among those without a serial key"
     if not facts.ahead:

@@ -66,9 +66,7 @@ class Operator:
         """Override values of the limit and wake workers."""
         task_limits.check_changes(read_limit(name), changes)
         task_limits.refuse_undeclared(name, await self._declared(name), changes)
-        ((changed,),) = await self._ask(
-            "set_limit", name, changes.concurrency, changes.rate, changes.rate_seconds, changes.burst
-        )
+        ((changed,),) = await self._ask("set_limit", name, *msgspec.structs.astuple(changes))
         return LimitChange(name, changed)
 
     async def reset_limit(self, name: str) -> LimitChange:

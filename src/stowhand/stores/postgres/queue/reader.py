@@ -82,6 +82,7 @@ _DIALECT_FILLINGS = {
         " from {schema}.limits)"
     ),
     "task_limits": "{schema}.task_limits",
+    "limit_keys": "{schema}.limit_keys",
     "slots": "{schema}.live where limit_slot is not null and worker is not null",
     "paused_serials": (
         "(select name as serial, paused_at as since from {schema}.limit_keys where paused_at is not null)"

@@ -345,7 +345,8 @@ select {schema}.resume_queue(%s, %s::timestamptz)
 select declared from {schema}.limits where name = %s
 
 -- name: set_limit
-select {schema}.set_limit(%s, %s::int, %s::int, make_interval(secs => %s::float8), %s::int)
+select {schema}.set_limit(%s, %s::int, %s::int, make_interval(secs => %s::float8), %s::int,
+  %s::int, %s::int, make_interval(secs => %s::float8), %s::int)
 
 -- name: reset_limit
 select {schema}.reset_limit(%s)

@@ -414,12 +414,15 @@ end $$;
 -- Override values of a limit, which declarations leave unchanged. NULL: as it is. Jobs that run continue; a lower
 -- concurrency starts nothing until fewer run. A concurrency of 0 starts nothing. Return false if it changes nothing.
 create or replace function {schema}.set_limit(
-  limit_name text, concurrency int default null, rate int default null, per interval default null, burst int default null
+  limit_name text, concurrency int default null, rate int default null, per interval default null, burst int default null,
+  key_concurrency int default null, key_rate int default null, key_per interval default null, key_burst int default null
 ) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _new constant jsonb := jsonb_strip_nulls(jsonb_build_object(
-    'concurrency', concurrency, 'rate', rate, 'rate_seconds', extract(epoch from per), 'burst', burst));
+    'concurrency', concurrency, 'rate', rate, 'rate_seconds', extract(epoch from per), 'burst', burst,
+    'key_concurrency', key_concurrency, 'key_rate', key_rate, 'key_rate_seconds', extract(epoch from key_per),
+    'key_burst', key_burst));
   _declared jsonb;
 begin
   select l.declared into _declared from {schema}.limits l where l.name = limit_name for update;
@@ -429,8 +432,13 @@ begin
     raise exception 'Limit % has no concurrency: its tasks declare none.', to_json(limit_name) using errcode = '22023';
   elsif (rate is not null or per is not null or burst is not null) and not _declared ? 'rate' then
     raise exception 'Limit % has no rate: its tasks declare none.', to_json(limit_name) using errcode = '22023';
-  elsif not coalesce(concurrency between 0 and 1000000, true) or not coalesce(rate between 1 and 1000000, true)
-    or not coalesce(burst between 1 and 1000000, true) or not coalesce(per between '1 ms' and '366 days', true) then
+  elsif key_concurrency is not null and not _declared ? 'key_concurrency' then
+    raise exception 'Limit % has no concurrency per key: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif (key_rate is not null or key_per is not null or key_burst is not null) and not _declared ? 'key_rate' then
+    raise exception 'Limit % has no rate per key: its tasks declare none.', to_json(limit_name) using errcode = '22023';
+  elsif exists (select from unnest(array[concurrency, key_concurrency]) as v(n) where v.n not between 0 and 1000000)
+    or exists (select from unnest(array[rate, burst, key_rate, key_burst]) as v(n) where v.n not between 1 and 1000000)
+    or exists (select from unnest(array[per, key_per]) as v(n) where v.n not between '1 ms' and '366 days') then
     raise exception 'Limit %: use a concurrency of 0 to 1000000, a rate and a burst of 1 to 1000000, and a period of 1 ms '
       'to 366 days.', to_json(limit_name) using errcode = '22023';
   end if;
