@@ -6,10 +6,12 @@ import re
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stowhand import http_server
+from stowhand import Worker, http_server
+from stowhand.handler import Attempt
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.observe.table_metrics import TableMetrics
@@ -17,12 +19,15 @@ from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
 from stowhand.remote.server import authenticator, bodies, claims, refusals, tokens
-from stowhand.stores.table.names import COLUMNS, TOKEN_COLUMN
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
+from stowhand.stores.table.names import COLUMNS, TOKEN_COLUMN, read_shape
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
 from stowhand.table import AttemptStore, TableOptions, TableStore
-from tests.docs.pages import CONTRIBUTING
+from tests.conftest import Run
+from tests.docs.pages import CONTRIBUTING, DOCS
 from tests.docs.test_reference import read, rows
 
+CHECK_PAGE = (DOCS / "how-to" / "check-a-table.md").read_text()
 OF_THE_DOCUMENTS = (
     *("Name", "TableName", "ViewName", "ColumnExpressions", "Scan", "OrderByExpression", "AlternateColumnNames"),
     *("MaxNumResets", "StalledMaxAge", "MaxNumRetries", "RetryAfter", "HeartbeatInterval", "CancelInterval"),
@@ -96,6 +101,34 @@ def test_the_page_of_tables_names_options_of_a_worker_that_exist() -> None:
     mapped = {cell for line in section.splitlines() for cell in re.findall(r"`([a-z]\w+)`", line.split(" | ")[0])}
     assert len(mapped) > 5
     assert mapped <= set(WorkerOptions.__struct_fields__)
+
+
+def test_the_trigger_of_the_page_keeps_a_status_of_the_application(postgres_url: str, run: Run) -> None:
+    (trigger,) = [block for block in re.findall(r"```sql\n(.*?)```", CHECK_PAGE, re.DOTALL) if "trigger" in block]
+    table = full_ddl(DdlOptions(shape=read_shape("uploads", None, {"state": "job_state"})))
+    options = TableOptions[dict[str, Any]](
+        name="uploads", table_name="uploads", max_num_retries=0, alternate_column_names={"state": "job_state"}
+    )
+
+    async def handle(ctx: Attempt[dict[str, Any]], upload: dict[str, Any]) -> None:
+        if upload["id"] == 2:
+            raise ValueError("half an upload")
+
+    async def work() -> None:
+        async with TableStore(postgres_url, options) as store:
+            await Worker(store, handle, WorkerOptions(once=True)).run()
+
+    def read_statuses() -> list[Any]:
+        return [status for (status,) in connection.execute("select status from uploads order by id")]
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"{table}; alter table uploads add status text default 'open'; {trigger}".encode())
+        connection.execute("insert into uploads default values; insert into uploads default values")
+        assert read_statuses() == ["open", "open"]
+        run(work())
+        assert read_statuses() == ["done", "broken"]
+        connection.execute("update uploads set job_state = 'queued' where id = 2")
+        assert read_statuses() == ["done", "open"]
 
 
 def test_the_page_of_http_has_every_call_error_and_verdict() -> None:

@@ -204,7 +204,7 @@ def _unfit(shape: Shape, documented: str, problem: str) -> Finding:
         return Finding(f"{problem}; map id to a column of a unique key that fits")
     problem += f"; map {documented} to a column of the worker's own (--column {documented}=job_{documented})"
     if documented == "state":
-        problem += f", and let the handler write {shape.columns['state']}"
+        problem += f", and let a trigger write {shape.columns['state']} whenever job_state changes"
     elif documented in COLUMNS_OF_WAITING_RECORDS:
         problem += ", and copy the values of waiting records there"
     return Finding(problem)

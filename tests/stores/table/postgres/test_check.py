@@ -266,7 +266,7 @@ def test_an_unsuitable_column_is_reported_with_the_manual_steps(place: Place) ->
     place.make()
     place.do("alter table jobs alter process_after set not null, alter state type char(12)")
     message = problems(place.check(), fatal=True)
-    assert "(--column state=job_state), and let the handler write state" in message
+    assert "(--column state=job_state), and let a trigger write state whenever job_state changes" in message
     assert "(--column process_after=job_process_after), and copy the values of waiting records there" in message
 
 
