@@ -54,11 +54,11 @@ def test_the_example_of_the_readme_works_with_the_store_of_the_app(place: Place,
     app = place.write("'sqlite:///mine.db'")
     migrated = stowhand("migrate", "--app", app)
     assert migrated.code == 0
-    assert migrated.err == f"Store: sqlite:///mine.db (the App of {app})\n"
+    assert migrated.err == f"Store: sqlite:///{place.folder}/mine.db (the App of {app})\n"
     assert stowhand("enqueue", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     worked = stowhand("worker", "--once", "--app", app)
     assert worked.code == 0, worked.err
-    assert f"Store: sqlite:///mine.db (the App of {app})" in worked.err
+    assert f"Store: sqlite:///{place.folder}/mine.db (the App of {app})" in worked.err
     assert "Completed task 1 (charge)" in worked.err
     assert sorted(file.name for file in place.folder.glob("*.db")) == ["mine.db"]
 
@@ -71,7 +71,7 @@ def test_every_command_with_an_app_uses_its_store(place: Place, call: Stowhand, 
     assert ended.code == 0, ended.err
     assert [file.name for file in place.folder.glob("*.db")] == ["mine.db"]
     if command == ("doctor",):
-        assert f"sqlite:///mine.db (the App of {app})" in ended.out
+        assert f"sqlite:///{place.folder}/mine.db (the App of {app})" in ended.out
 
 
 def test_a_settings_file_may_name_the_app_whose_store_wins(place: Place, call: Stowhand) -> None:
@@ -100,7 +100,7 @@ def test_a_worker_with_another_store_than_its_app_names_both(place: Place, stowh
     flags = ("-c", "sqlite:///other.db") if way == "flag" else ()
     worked = stowhand("worker", "--once", "--app", app, *flags, **environ)
     assert worked.code == 0, worked.err
-    assert "Store: sqlite:///other.db" in worked.err
+    assert f"Store: sqlite:///{place.folder}/other.db" in worked.err
     assert f"overrides the store of the App of {app}, sqlite:///mine.db" in worked.err
     produced = place.folder / "produce.py"
     produced.write_text(f"from {place.module} import app\napp.sync.install()\napp.sync.close()\n")

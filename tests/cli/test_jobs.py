@@ -28,8 +28,10 @@ def serial(call: Stowhand) -> Stowhand:
 def test_enqueue_never_installs_and_names_the_command(call: Stowhand, folder: Path) -> None:
     ended = call("enqueue", "hello")
     assert (ended.code, ended.out) == (4, "")
+    assert ended.err.startswith("error: no store was named, so this is the default one; for the store of an App add -A")
     assert "stowhand migrate" in ended.err
     assert not (folder / "stowhand.db").exists()
+    assert "default" not in call("enqueue", "hello", "-c", "sqlite:///other.db").err
 
 
 def test_migrate_installs_once_and_then_has_nothing_to_do(call: Stowhand) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
@@ -42,6 +42,14 @@ class ResolvedStore(msgspec.Struct, frozen=True):
     def scheme(self) -> str:
         """``postgresql``, ``sqlite`` or ``memory``; ``https`` or ``http`` for a remote store."""
         return scheme_of(self.url)
+
+    @property
+    def absolute_url(self) -> str:
+        """The URL, with the absolute path of an SQLite file: a process in another folder has another file."""
+        prefix, separator, path = self.url.partition("sqlite:///")
+        if prefix or not separator or path.startswith("/"):
+            return self.url
+        return f"sqlite:///{quote(str(Path.cwd()))}/{path}"
 
 
 class DatabaseUrl(str):

@@ -113,7 +113,7 @@ def _machine() -> Iterator[Finding]:
 
 def _settings(settings: WorkerSettings) -> Iterator[Finding]:
     connection = settings.store.connection
-    yield ok("store", f"{scrub(connection.url)} ({connection.source})")
+    yield ok("store", f"{scrub(connection.absolute_url)} ({connection.source})")
     if connection.note:
         yield warn("store", connection.note)
     file = read_settings_file(Path())

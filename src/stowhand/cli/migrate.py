@@ -49,7 +49,7 @@ def command(
     Changes that other programs made to the schema's functions are reverted.
     """
     store = settings_of(option_values).store
-    click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
+    click.echo(f"Store: {scrub(store.connection.absolute_url)} ({store.connection.source})", err=True)
     if from_graphile is not None:
         if plan or default_attempts is not None:
             raise click.UsageError("--from-graphile goes with --roles and --yes alone")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from stowhand.app.own_store import ResolvedStore
+from stowhand.app.own_store import DEFAULT_STORE_SOURCE, ResolvedStore
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.app.start import traced
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, SchemaMissing
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.propagation import TRACE_PARENT_VARIABLE
 from stowhand.observe.safe_text import scrub
@@ -25,6 +25,10 @@ from stowhand.service.store_opener import store_of
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
+DEFAULT_STORE_HINT = (
+    "no store was named, so this is the default one; for the store of an App add -A MODULE:APP, or write"
+    ' app = "MODULE:APP" below [tool.stowhand] in pyproject.toml'
+)
 T = TypeVar("T")
 
 
@@ -43,7 +47,12 @@ def with_store(
 
     async def session() -> T:
         async with unopened(settings) as store:
-            await store.open()
+            try:
+                await store.open()
+            except SchemaMissing as error:
+                if settings.connection.source != DEFAULT_STORE_SOURCE:
+                    raise
+                raise SchemaMissing(f"{DEFAULT_STORE_HINT}: {error}") from None
             return await operation(traced(store, traces))
 
     if traces is None:
@@ -72,7 +81,7 @@ async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
 
 def log_store(store: ResolvedStore) -> None:
     """Log the store of a process, and a warning about the choice."""
-    core_logger().info(f"Store: {scrub(store.url)} ({store.source})")
+    core_logger().info(f"Store: {scrub(store.absolute_url)} ({store.source})")
     if store.note:
         core_logger().warning(store.note)
 
