@@ -18,6 +18,7 @@ from scripts.site import api
 ROOT = Path(__file__).parents[2]
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^<!-- file: (\S+) -->\n```(\w*)\n", re.MULTILINE)
 _INDENTED = re.compile(r"^(?=  )", re.MULTILINE)
 _ITEM_AFTER = re.compile(r"((?:\A|(?<=\n\n))(?![*-] |\d+\. )(?:(?!\n\n).)*?\n)(?=(?:[*-]|\d+\.) )", re.DOTALL)
 """A block that begins with a paragraph and goes on with an item: what is before the item."""
@@ -47,8 +48,8 @@ class Page:
     @property
     def for_zensical(self) -> str:
         """Its Markdown wants more than CommonMark, and ours: four spaces where a block goes on with an item of a list,
-        and an empty line between a paragraph and the item that follows it."""
-        pieces = _FENCED.split(self.text)
+        and an empty line between a paragraph and the item that follows it. The name of a file is its block's title."""
+        pieces = _FENCED.split(_FILE.sub(lambda file: f'```{file[2] or "text"} title="{file[1]}"\n', self.text))
         pieces[::2] = [_ITEM_AFTER.sub(r"\1\n", _INDENTED.sub("  ", piece)) for piece in pieces[::2]]
         return "".join(pieces)
 

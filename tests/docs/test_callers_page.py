@@ -26,7 +26,7 @@ from tests.conftest import Run
 from tests.docs.pages import DOCS, environment
 
 PAGE = (DOCS / "how-to" / "enqueue-in-your-transaction.md").read_text()
-BLOCKS = dict(re.findall(r"^<!-- file: (\w+) -->\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = dict(re.findall(r"^<!-- file: (\w+)\.py -->\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture

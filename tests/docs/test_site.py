@@ -69,6 +69,13 @@ def test_the_site_and_the_repository_host_show_a_page_alike(output: Path, place:
     assert here.counted == there.counted
 
 
+def test_a_block_has_the_name_of_its_file_as_its_title(output: Path) -> None:
+    for place in WRITTEN:
+        names = re.findall(r"^<!-- file: (\S+) -->$", PAGES[place].text, re.MULTILINE)
+        page = (output / "0.1" / place.with_suffix(".html")).read_text()
+        assert re.findall(r'<span class="filename">([^<]+)</span>', page) == names, place
+
+
 @pytest.mark.parametrize("place", WRITTEN, ids=str)
 def test_a_row_of_a_table_has_as_many_cells_as_its_head(place: PurePosixPath) -> None:
     """A bar inside a cell is escaped, in code too: a host of repositories drops the cells that are too many."""
