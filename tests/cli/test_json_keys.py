@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.jobs.task_limits import NO_DECLARATIONS
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
@@ -74,7 +74,9 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("hello",), 4), NO_DECLARATIONS)
+        own, values = TaskLimits(concurrency="hello"), LimitValues(concurrency=4)
+        declared = TaskDeclarations({"hello": "default"}, {"hello": own}, {"hello": values})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("hello",), 4), declared)
         await heartbeats.close()
 
     with_store(f"sqlite:///{folder}/stowhand.db", show_worker)
@@ -88,6 +90,13 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     assert keys(installed("queues", "list", "--json").rows()) == (
         "due failed name paused_since running serving waiting workers"
     )
+    assert keys(installed("limits", "set", "hello", "--concurrency", 1, "--json").rows()) == "done limit why"
+    values = "burst concurrency key_burst key_concurrency key_rate key_rate_seconds rate rate_seconds"
+    assert keys(installed("limits", "list", "--json").rows()) == (
+        f"declared[{values}] due held_until name next_start override[{values}] tasks used used_by used_since "
+        f"values[{values}] waiting"
+    )
+    assert keys(installed("limits", "reset", "hello", "--json").rows()) == "done limit why"
     assert keys(installed("stats", "--json").rows()) == (
         "claimed_ahead counted[seconds tasks[ended failures finished late per_second resets retry run_p50 "
         "run_p95 task wait_p50 wait_p95]] finished[15m[canceled completed failed per_second] 1m[canceled "

@@ -164,6 +164,8 @@ async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterato
     if damage := await store.schema.find_damage():
         yield fail("sound", "; ".join(damage[:MAX_NAMES_PER_FINDING]))
     stats, cron = await read_stats(store), await cron_figures(store.timetable)
+    if stopped := [row.name for row in await store.inspect.limits() if row.values.concurrency == 0]:
+        yield warn("limits", f"start nothing: {_joined(stopped)}; stowhand limits reset LIMIT")
     for finding in (*examine_work(stats), *await examine_waiting(store, stats), *_cron(cron)):
         yield finding
 

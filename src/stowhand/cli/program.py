@@ -24,6 +24,7 @@ COMMAND_SUMMARIES = {
     "jobs": "List, explain and change jobs.",
     "queues": "List, pause and resume queues.",
     "serials": "List, pause and resume serial keys.",
+    "limits": "List the limits of tasks, and override them.",
     "stats": "Show jobs by state and task, throughput, and workers.",
     "top": "Show the page of stats and the running jobs, live.",
     "dev": "Run a worker that reloads, and the dashboard, while you write.",
