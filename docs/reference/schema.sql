@@ -427,7 +427,7 @@ begin
     ) added order by added.n;
 end $$;
 
-CREATE FUNCTION stowhand.admit(_picked bigint[], _free integer, _rooms jsonb, _at timestamp with time zone, OUT ids bigint[], OUT limited bigint[], OUT names text[], OUT slots integer[], OUT is_locked boolean) RETURNS record
+CREATE FUNCTION stowhand.admit(_picked bigint[], _tasks text[], _free integer, _rooms jsonb, _at timestamp with time zone, OUT ids bigint[], OUT limited bigint[], OUT slots integer[], OUT is_locked boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -436,12 +436,14 @@ declare
   _room int[];
   _ahead int[];
   _starts int[];
+  _one "stowhand".task_limits;
+  _is_rated boolean;
+  _count int;
 begin
   _names := array(
     select distinct n.name
-    from unnest(_picked) as p(id)
-      cross join lateral (select l.task from "stowhand".live l where l.id = p.id offset 0) j
-      join "stowhand".task_limits t on t.task = j.task
+    from (select distinct u.task from unnest(_tasks) as u(task)) as u
+      join "stowhand".task_limits t on t.task = u.task
       cross join lateral (values (t.concurrency), (t.rate)) as n(name)
     where n.name is not null);
   _locked := array(select l.name from "stowhand".limits l where l.name = any(_names) order by l.name for update skip locked);
@@ -457,6 +459,30 @@ begin
       cross join lateral (
         select count(*)::int as used from "stowhand".live j
         where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+  if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
+    -- All jobs are of one task, which is usual in a large batch.
+    select t.* into _one from "stowhand".task_limits t where t.task = _tasks[1];
+    _is_rated := _one.rate is not null or exists (
+      select from "stowhand".limits l where l.name = _one.key_limit and l.key_rate is not null);
+    _count := least(cardinality(_picked), (_rooms->>_tasks[1])::int);
+    if _one.concurrency is not null then
+      _count := least(_count, case when _one.concurrency = any(_locked) then _room[array_position(_locked, _one.concurrency)] else 0 end);
+    end if;
+    if _one.rate is not null then
+      _count := least(_count, case when _one.rate = any(_locked) then _starts[array_position(_locked, _one.rate)] else 0 end);
+    end if;
+    if _is_rated then
+      _count := least(_count, _free);
+    elsif _one.concurrency is not null then
+      _count := least(_count, greatest(_free, _ahead[array_position(_locked, _one.concurrency)]));
+    end if;
+    ids := _picked[:_count];
+    if _one.concurrency is not null then
+      limited := ids;
+      slots := "stowhand".free_slots(_one.concurrency, _count);
+    end if;
+    return;
+  end if;
   with picked as (
     select p.id, p.place, t.concurrency, t.rate,
       t.rate is not null or exists (
@@ -464,10 +490,9 @@ begin
       array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
       row_number() over (partition by t.concurrency order by p.place) as c_number,
       row_number() over (partition by t.rate order by p.place) as r_number,
-      row_number() over (partition by j.task order by p.place) as task_number, (_rooms->>j.task)::int as task_room
-    from unnest(_picked) with ordinality as p(id, place)
-      cross join lateral (select l.task from "stowhand".live l where l.id = p.id offset 0) j
-      left join "stowhand".task_limits t on t.task = j.task
+      row_number() over (partition by p.task order by p.place) as task_number, (_rooms->>p.task)::int as task_room
+    from unnest(_picked, _tasks) with ordinality as p(id, task, place)
+      left join "stowhand".task_limits t on t.task = p.task
   ), fitting as (
     select f.*, row_number() over (order by f.place) as number from picked f
     where (f.concurrency is null or f.c is not null and coalesce(f.c_number <= _room[f.c], true))
@@ -476,58 +501,62 @@ begin
   ), admitted as (
     select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
     where a.number <= _free or not a.is_rated and coalesce(a.c_number <= _ahead[a.c], true)
-  ), free as (
+  ), free as materialized (
     select a.c, "stowhand".free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
   )
   select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
-      array_agg(a.concurrency) filter (where a.c is not null),
       array_agg(f.slots[a.slot_number]) filter (where a.c is not null)
-    into ids, limited, names, slots
+    into ids, limited, slots
     from admitted a left join free f on f.c = a.c;
   ids := coalesce(ids, '{}');
 end $$;
 
-CREATE FUNCTION stowhand.admit_keys(_picked bigint[], _at timestamp with time zone, OUT ids bigint[], OUT keyed bigint[], OUT names text[], OUT is_changed boolean) RETURNS record
+CREATE FUNCTION stowhand.admit_keys(_picked bigint[], _tasks text[], _held text[], _at timestamp with time zone, OUT ids bigint[], OUT keyed bigint[], OUT names text[], OUT is_changed boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   _ids bigint[];
   _names text[];
-  _places int[];
-  _name text;
-  _room int;
-  _rest bigint[];
+  _locked text[];
+  _rooms int[];
+  _parked bigint[];
 begin
   ids := _picked; is_changed := false;
+  if not exists (select from "stowhand".task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
   select array_agg(k.id order by k.place), array_agg(k.name order by k.place) into _ids, _names from (
-    select p.id, p.place, "stowhand".key_name(t.key_limit, j.payload::json #>> t.key_path) as name
-    from unnest(_picked) with ordinality as p(id, place)
+    select p.id, p.place, "stowhand".key_name(t.key_limit, j.payload #>> t.key_path) as name
+    from unnest(_picked, _tasks) with ordinality as p(id, task, place)
+      join "stowhand".task_limits t on t.task = p.task and t.key_limit is not null
       cross join lateral (
-        select l.task, l.serial, l.payload from "stowhand".live l where l.id = p.id and l.serial is null offset 0) j
-      join "stowhand".task_limits t on t.task = j.task and t.key_limit is not null) k;
+        select l.payload from "stowhand".live l where l.id = p.id and l.serial is null offset 0) j) k;
   if _ids is null then return; end if;
-  for _name in select distinct u.name from unnest(_names) as u(name) order by u.name loop
-    _rest := array(select u.id from unnest(_ids, _names) with ordinality as u(id, name, place)
-                   where u.name = _name order by u.place);
-    if "stowhand".lock_key(_name) then
-      -- A picked job that has this key already takes its room.
-      _room := greatest(least("stowhand".key_room(_name, _at) - (
-        select count(*) from unnest(_picked) as p(id) cross join lateral (
-          select from "stowhand".live l where l.id = p.id and l.serial = _name offset 0) j), cardinality(_rest)), 0);
-      keyed := keyed || _rest[:_room];
-      names := names || array_fill(_name, array[_room]);
-      _rest := _rest[_room + 1:];
-      if cardinality(_rest) > 0 then
-        update "stowhand".limit_keys q set absorbed = true where q.name = _name and not q.absorbed;
-        update "stowhand".live l set serial = _name, absorbed = true where l.id = any(_rest);
-        if _room = 0 then perform "stowhand".refresh_hint(_name, _at); end if;
-      end if;
-    end if;
-    if cardinality(_rest) > 0 then
-      is_changed := true;
-      ids := array(select p.id from unnest(ids) with ordinality as p(id, place) where p.id <> all(_rest) order by p.place);
-    end if;
-  end loop;
+  _locked := "stowhand".lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
+  -- A new statement under the locks. A picked job that has its key already takes a place of it.
+  _rooms := array(
+    select "stowhand".key_room(n.name, _at) - coalesce(cardinality(array_positions(_held, n.name)), 0)
+    from unnest(_locked) with ordinality as n(name, place) order by n.place);
+  with numbered as (
+    select u.id, u.name, u.place, array_position(_locked, u.name) as k,
+      row_number() over (partition by u.name order by u.place) as number
+    from unnest(_ids, _names) with ordinality as u(id, name, place)
+  )
+  select array_agg(n.id order by n.place) filter (where n.number <= _rooms[n.k]),
+      array_agg(n.name order by n.place) filter (where n.number <= _rooms[n.k]),
+      array_agg(n.id) filter (where n.number > _rooms[n.k])
+    into keyed, names, _parked from numbered n;
+  if _parked is not null then
+    update "stowhand".limit_keys q set absorbed = true
+      where not q.absorbed and q.name = any(array(
+        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
+    update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
+    -- Keys that open by themselves need a hint. Those of jobs that start now get it when these are written.
+    perform "stowhand".refresh_hint(n.name, _at) from unnest(_locked, _rooms) as n(name, room)
+      where n.room = 0 and "stowhand".key_opens_at(n.name, _at) < 'infinity';
+  end if;
+  is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
+  ids := array(
+    select p.id from unnest(_picked) with ordinality as p(id, place)
+    where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
 end $$;
 
 CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
@@ -924,9 +953,12 @@ declare
   _last record;
   _expires boolean := false;
   -- While no task has a limit, this query is the only cost of limits.
-  _is_limited boolean := exists (select from "stowhand".task_limits) or _rooms is not null;
+  _limited_tasks text[] := array(select t.task from "stowhand".task_limits t);
+  _is_limited boolean := cardinality(_limited_tasks) > 0 or _rooms is not null;
+  _task_names text[];
   _admitted record;
   _keyed record;
+  _held text[];
   _key_slots int[];
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
@@ -998,16 +1030,38 @@ begin
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
-  select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  select null::bigint[] as limited, null::int[] as slots into _admitted;
   select null::bigint[] as keyed, null::text[] as names into _keyed;
+  if cardinality(_in_serials.heads) > 0 then
+    _held := array(select j.serial from "stowhand".live j
+                   where j.id = any(_in_serials.heads) and j.id = any(_picked) and position(E'\t' in j.serial) > 0);
+  end if;
   if _is_limited and cardinality(_picked) > 0 then
-    _keyed := "stowhand".admit_keys(_picked, _at);
-    _admitted := "stowhand".admit(_keyed.ids, coalesce(_free, _most), _rooms, _at);
+    _task_names := array(
+      select j.task from unnest(_picked) with ordinality as p(id, place)
+        cross join lateral (select l.task from "stowhand".live l where l.id = p.id offset 0) j
+      order by p.place);
+    _is_limited := _rooms is not null or _limited_tasks && _task_names;
+  end if;
+  if _is_limited and cardinality(_picked) > 0 then
+    _keyed := "stowhand".admit_keys(_picked, _task_names, _held, _at);
+    if cardinality(_keyed.ids) < cardinality(_picked) then
+      _task_names := array(select _task_names[array_position(_picked, p.id)]
+                           from unnest(_keyed.ids) with ordinality as p(id, place) order by p.place);
+    end if;
+    _admitted := "stowhand".admit(_keyed.ids, _task_names, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
+    if _keyed.keyed is not null then
+      perform "stowhand".refresh_hint(n.name, _at) from (
+        select distinct k.name from unnest(_keyed.keyed, _keyed.names) as k(id, name) where k.id <> all(_picked)) n;
+    end if;
     if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
+      perform set_config('synchronous_commit', 'off', true);  -- a job whose parking is lost in a crash is parked again
       id := 0;
       return next;
     end if;
+  end if;
+  if _keyed.keyed is not null or cardinality(_held) > 0 then
     _key_slots := "stowhand".slots_of_keys(array(
       select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
       from unnest(_picked) with ordinality as p(id, place)
@@ -1021,17 +1075,20 @@ begin
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, absorbed = false, 
-        serial = coalesce(j.serial, _keyed.names[array_position(_keyed.keyed, j.id)]),
+        serial = case when j.serial is null and _keyed.keyed is not null then (
+          select "stowhand".key_name(t.key_limit, j.payload #>> t.key_path) from "stowhand".task_limits t
+          where t.task = j.task and t.key_limit is not null) else j.serial end,
         key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
                         when j.serial is not null then 1 end,
-        limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
+        limit_name = case when _admitted.limited is not null then (
+          select t.concurrency from "stowhand".task_limits t where t.task = j.task) end,
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
-  if _is_limited then perform "stowhand".note_starts(_picked, _at); end if;
+  if _is_limited then perform "stowhand".note_starts(_picked, _task_names, _at); end if;
   if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform "stowhand".clear_hints(_in_serials.heads, _picked, _at);
   end if;
@@ -2205,7 +2262,11 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(f.name, null, null, null, null, _at) h
+    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(
+      -- Most keys of a limit have no waiting job, which one step in an index tells.
+      case when position(E'\t' in f.name) = 0 or exists (
+        select from "stowhand".live j where j.serial = f.name and j.state in ('queued', 'errored') and j.serial is not null
+          and j.resets < 2) then f.name end, null, null, null, null, _at) h
     where h.run_at <= _at and (position(E'\t' in f.name) = 0 or "stowhand".key_opens_at(f.name, _at) is null))
   then
     perform "stowhand".wake();
@@ -2439,18 +2500,14 @@ begin
 end $$;
 
 CREATE FUNCTION stowhand.key_room(_name text, _at timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql STABLE
+    LANGUAGE sql STABLE
     AS $$
-declare
-  _limit "stowhand".limits;
-begin
-  if "stowhand".key_opens_at(_name, _at) is not null then return 0; end if;
-  if position(E'\t' in _name) = 0 then return 1; end if;
-  select l.* into _limit from "stowhand".limits l where l.name = split_part(_name, E'\t', 1);
-  return coalesce(least(_limit.key_concurrency - "stowhand".key_slots_used(_name), (
-    select "stowhand".starts_allowed(q.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at)
-    from "stowhand".limit_keys q where q.name = _name)), 2147483647);
-end $$;
+  select case when q.paused_at is not null or q.held_until > _at then 0
+    else coalesce(greatest(least(l.key_concurrency - "stowhand".key_slots_used(_name), "stowhand".starts_allowed(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)), 0), 2147483647) end
+  from "stowhand".limit_keys q left join "stowhand".limits l on l.name = split_part(_name, E'\t', 1)
+  where q.name = _name
+$$;
 
 CREATE FUNCTION stowhand.key_slots_used(_name text) RETURNS bigint
     LANGUAGE sql STABLE
@@ -2485,19 +2542,19 @@ begin
     order by j.id for update);
 end $$;
 
-CREATE FUNCTION stowhand.lock_key(_name text) RETURNS boolean
+CREATE FUNCTION stowhand.lock_keys(_names text[]) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
 begin
-  perform from "stowhand".limit_keys q where q.name = _name for update skip locked;
-  if found then return true; end if;
-  if exists (select from "stowhand".limit_keys q where q.name = _name) then return false; end if;
-  -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two claims
-  -- could wait for each other, in a deadlock. With the try-lock, no claim waits.
-  if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return false; end if;
-  insert into "stowhand".limit_keys (name) values (_name) on conflict do nothing;
-  perform from "stowhand".limit_keys q where q.name = _name for update skip locked;
-  return found;
+  -- An insert would wait for another claim that has inserted the same row. Two claims could wait for each other, in a
+  -- deadlock. With the try-lock, no claim waits.
+  insert into "stowhand".limit_keys (name)
+    select n.name from unnest(_names) as n(name)
+    where not exists (select from "stowhand".limit_keys q where q.name = n.name)
+      and pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || n.name, 1))
+    on conflict do nothing;
+  return array(
+    select q.name from "stowhand".limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 end $$;
 
 CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text, state text)
@@ -2718,13 +2775,19 @@ CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
   on conflict do nothing
 $$;
 
-CREATE FUNCTION stowhand.note_starts(_ids bigint[], _at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.note_starts(_ids bigint[], _tasks text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   _rates text[];
   _keys text[];
 begin
+  if not exists (
+    select from "stowhand".task_limits t left join "stowhand".limits l on l.name = t.key_limit
+    where t.task = any(_tasks) and (t.rate is not null or l.key_rate is not null))
+  then
+    return;
+  end if;
   select array_agg(t.rate) filter (where t.rate is not null), array_agg(j.serial) filter (where t.key_limit is not null)
     into _rates, _keys
     from unnest(_ids) as f(id)
@@ -2751,7 +2814,8 @@ CREATE FUNCTION stowhand.open_serial(_name text, _at timestamp with time zone) R
 begin
   -- A key that is held is not locked, since a claim may meet a hundred of them.
   if "stowhand".key_opens_at(_name, _at) is not null then return 'held'; end if;
-  if not "stowhand".lock_key(_name) then return 'locked'; end if;
+  perform from "stowhand".limit_keys q where q.name = _name for update skip locked;
+  if not found and cardinality("stowhand".lock_keys(array[_name])) = 0 then return 'locked'; end if;
   -- A new statement under the lock: it sees every claim that has held the lock before.
   return case when "stowhand".key_opens_at(_name, _at) is null then 'free' else 'held' end;
 end $$;
@@ -4055,7 +4119,7 @@ CREATE FUNCTION stowhand.slots_of_keys(_names text[]) RETURNS integer[]
   with numbered as (
     select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
     from unnest(_names) with ordinality as n(name, place)
-  ), free as (
+  ), free as materialized (
     select c.name, array(
       select g.slot from generate_series(1, ("stowhand".key_slots_used(c.name) + c.count)::int) as g(slot)
       except select j.key_slot from "stowhand".live j

@@ -352,9 +352,12 @@ declare
   _last record;
   _expires boolean := false;
   -- While no task has a limit, this query is the only cost of limits.
-  _is_limited boolean := exists (select from {schema}.task_limits) or _rooms is not null;
+  _limited_tasks text[] := array(select t.task from {schema}.task_limits t);
+  _is_limited boolean := cardinality(_limited_tasks) > 0 or _rooms is not null;
+  _task_names text[];
   _admitted record;
   _keyed record;
+  _held text[];
   _key_slots int[];
 begin
   -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
@@ -426,16 +429,38 @@ begin
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
   end if;
-  select null::bigint[] as limited, null::text[] as names, null::int[] as slots into _admitted;
+  select null::bigint[] as limited, null::int[] as slots into _admitted;
   select null::bigint[] as keyed, null::text[] as names into _keyed;
+  if cardinality(_in_serials.heads) > 0 then
+    _held := array(select j.serial from {schema}.live j
+                   where j.id = any(_in_serials.heads) and j.id = any(_picked) and position(E'\t' in j.serial) > 0);
+  end if;
   if _is_limited and cardinality(_picked) > 0 then
-    _keyed := {schema}.admit_keys(_picked, _at);
-    _admitted := {schema}.admit(_keyed.ids, coalesce(_free, _most), _rooms, _at);
+    _task_names := array(
+      select j.task from unnest(_picked) with ordinality as p(id, place)
+        cross join lateral (select l.task from {schema}.live l where l.id = p.id offset 0) j
+      order by p.place);
+    _is_limited := _rooms is not null or _limited_tasks && _task_names;
+  end if;
+  if _is_limited and cardinality(_picked) > 0 then
+    _keyed := {schema}.admit_keys(_picked, _task_names, _held, _at);
+    if cardinality(_keyed.ids) < cardinality(_picked) then
+      _task_names := array(select _task_names[array_position(_picked, p.id)]
+                           from unnest(_keyed.ids) with ordinality as p(id, place) order by p.place);
+    end if;
+    _admitted := {schema}.admit(_keyed.ids, _task_names, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
+    if _keyed.keyed is not null then
+      perform {schema}.refresh_hint(n.name, _at) from (
+        select distinct k.name from unnest(_keyed.keyed, _keyed.names) as k(id, name) where k.id <> all(_picked)) n;
+    end if;
     if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
+      perform set_config('synchronous_commit', 'off', true);  -- a job whose parking is lost in a crash is parked again
       id := 0;
       return next;
     end if;
+  end if;
+  if _keyed.keyed is not null or cardinality(_held) > 0 then
     _key_slots := {schema}.slots_of_keys(array(
       select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
       from unnest(_picked) with ordinality as p(id, place)
@@ -449,17 +474,20 @@ begin
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, absorbed = false, 
-        serial = coalesce(j.serial, _keyed.names[array_position(_keyed.keyed, j.id)]),
+        serial = case when j.serial is null and _keyed.keyed is not null then (
+          select {schema}.key_name(t.key_limit, j.payload #>> t.key_path) from {schema}.task_limits t
+          where t.task = j.task and t.key_limit is not null) else j.serial end,
         key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
                         when j.serial is not null then 1 end,
-        limit_name = _admitted.names[array_position(_admitted.limited, j.id)],
+        limit_name = case when _admitted.limited is not null then (
+          select t.concurrency from {schema}.task_limits t where t.task = j.task) end,
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
     returning {claimed}, j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
-  if _is_limited then perform {schema}.note_starts(_picked, _at); end if;
+  if _is_limited then perform {schema}.note_starts(_picked, _task_names, _at); end if;
   if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform {schema}.clear_hints(_in_serials.heads, _picked, _at);
   end if;

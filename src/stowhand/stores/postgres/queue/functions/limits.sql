@@ -100,14 +100,14 @@ language sql stable as $$
     order by 1 limit _count)
 $$;
 
--- Keep those of the picked jobs that may start, in their order. `limited`, `names` and `slots` belong together: the jobs
--- with a concurrency limit, and their slots. `_free`: the number of jobs that the worker starts at once. The others are
+-- Keep those of the picked jobs that may start, in their order. `limited` and `slots` belong together: the jobs with a
+-- concurrency limit, and their slots. `_free`: the number of jobs that the worker starts at once. The others are
 -- claimed ahead, which jobs with a rate never are, and jobs of a concurrency limit only while less than half of it is in
 -- use. `_rooms`: how many jobs of a task the worker itself allows; NULL: any number. `is_locked`: another claim has
--- locked a limit, so the caller claims again if no job is left.
+-- locked a limit, so the caller claims again if no job is left. `_tasks`: the tasks of the picked jobs, in their order.
 create or replace function {schema}.admit(
-  _picked bigint[], _free int, _rooms jsonb, _at timestamptz,
-  out ids bigint[], out limited bigint[], out names text[], out slots int[], out is_locked boolean
+  _picked bigint[], _tasks text[], _free int, _rooms jsonb, _at timestamptz,
+  out ids bigint[], out limited bigint[], out slots int[], out is_locked boolean
 )
 language plpgsql as $$
 declare
@@ -116,12 +116,14 @@ declare
   _room int[];
   _ahead int[];
   _starts int[];
+  _one {schema}.task_limits;
+  _is_rated boolean;
+  _count int;
 begin
   _names := array(
     select distinct n.name
-    from unnest(_picked) as p(id)
-      cross join lateral (select l.task from {schema}.live l where l.id = p.id offset 0) j
-      join {schema}.task_limits t on t.task = j.task
+    from (select distinct u.task from unnest(_tasks) as u(task)) as u
+      join {schema}.task_limits t on t.task = u.task
       cross join lateral (values (t.concurrency), (t.rate)) as n(name)
     where n.name is not null);
   _locked := array(select l.name from {schema}.limits l where l.name = any(_names) order by l.name for update skip locked);
@@ -137,6 +139,30 @@ begin
       cross join lateral (
         select count(*)::int as used from {schema}.live j
         where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+  if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
+    -- All jobs are of one task, which is usual in a large batch.
+    select t.* into _one from {schema}.task_limits t where t.task = _tasks[1];
+    _is_rated := _one.rate is not null or exists (
+      select from {schema}.limits l where l.name = _one.key_limit and l.key_rate is not null);
+    _count := least(cardinality(_picked), (_rooms->>_tasks[1])::int);
+    if _one.concurrency is not null then
+      _count := least(_count, case when _one.concurrency = any(_locked) then _room[array_position(_locked, _one.concurrency)] else 0 end);
+    end if;
+    if _one.rate is not null then
+      _count := least(_count, case when _one.rate = any(_locked) then _starts[array_position(_locked, _one.rate)] else 0 end);
+    end if;
+    if _is_rated then
+      _count := least(_count, _free);
+    elsif _one.concurrency is not null then
+      _count := least(_count, greatest(_free, _ahead[array_position(_locked, _one.concurrency)]));
+    end if;
+    ids := _picked[:_count];
+    if _one.concurrency is not null then
+      limited := ids;
+      slots := {schema}.free_slots(_one.concurrency, _count);
+    end if;
+    return;
+  end if;
   with picked as (
     select p.id, p.place, t.concurrency, t.rate,
       t.rate is not null or exists (
@@ -144,10 +170,9 @@ begin
       array_position(_locked, t.concurrency) as c, array_position(_locked, t.rate) as r,
       row_number() over (partition by t.concurrency order by p.place) as c_number,
       row_number() over (partition by t.rate order by p.place) as r_number,
-      row_number() over (partition by j.task order by p.place) as task_number, (_rooms->>j.task)::int as task_room
-    from unnest(_picked) with ordinality as p(id, place)
-      cross join lateral (select l.task from {schema}.live l where l.id = p.id offset 0) j
-      left join {schema}.task_limits t on t.task = j.task
+      row_number() over (partition by p.task order by p.place) as task_number, (_rooms->>p.task)::int as task_room
+    from unnest(_picked, _tasks) with ordinality as p(id, task, place)
+      left join {schema}.task_limits t on t.task = p.task
   ), fitting as (
     select f.*, row_number() over (order by f.place) as number from picked f
     where (f.concurrency is null or f.c is not null and coalesce(f.c_number <= _room[f.c], true))
@@ -156,24 +181,29 @@ begin
   ), admitted as (
     select a.*, row_number() over (partition by a.c order by a.place) as slot_number from fitting a
     where a.number <= _free or not a.is_rated and coalesce(a.c_number <= _ahead[a.c], true)
-  ), free as (
+  ), free as materialized (
     select a.c, {schema}.free_slots(_locked[a.c], count(*)::int) as slots from admitted a where a.c is not null group by a.c
   )
   select array_agg(a.id order by a.place), array_agg(a.id) filter (where a.c is not null),
-      array_agg(a.concurrency) filter (where a.c is not null),
       array_agg(f.slots[a.slot_number]) filter (where a.c is not null)
-    into ids, limited, names, slots
+    into ids, limited, slots
     from admitted a left join free f on f.c = a.c;
   ids := coalesce(ids, '{}');
 end $$;
 
 -- Move the rates of jobs that have just been claimed by one interval for each.
-create or replace function {schema}.note_starts(_ids bigint[], _at timestamptz) returns void
+create or replace function {schema}.note_starts(_ids bigint[], _tasks text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
   _rates text[];
   _keys text[];
 begin
+  if not exists (
+    select from {schema}.task_limits t left join {schema}.limits l on l.name = t.key_limit
+    where t.task = any(_tasks) and (t.rate is not null or l.key_rate is not null))
+  then
+    return;
+  end if;
   select array_agg(t.rate) filter (where t.rate is not null), array_agg(j.serial) filter (where t.key_limit is not null)
     into _rates, _keys
     from unnest(_ids) as f(id)
@@ -222,80 +252,82 @@ language sql stable as $$
   select count(*) from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null
 $$;
 
--- Return how many jobs of this key may start now.
+-- Return how many jobs of this key of a limit may start now.
 create or replace function {schema}.key_room(_name text, _at timestamptz) returns int
-language plpgsql stable as $$
-declare
-  _limit {schema}.limits;
-begin
-  if {schema}.key_opens_at(_name, _at) is not null then return 0; end if;
-  if position(E'\t' in _name) = 0 then return 1; end if;
-  select l.* into _limit from {schema}.limits l where l.name = split_part(_name, E'\t', 1);
-  return coalesce(least(_limit.key_concurrency - {schema}.key_slots_used(_name), (
-    select {schema}.starts_allowed(q.next_start, _limit.key_rate, _limit.key_rate_seconds, _limit.key_burst, _at)
-    from {schema}.limit_keys q where q.name = _name)), 2147483647);
-end $$;
+language sql stable as $$
+  select case when q.paused_at is not null or q.held_until > _at then 0
+    else coalesce(greatest(least(l.key_concurrency - {schema}.key_slots_used(_name), {schema}.starts_allowed(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)), 0), 2147483647) end
+  from {schema}.limit_keys q left join {schema}.limits l on l.name = split_part(_name, E'\t', 1)
+  where q.name = _name
+$$;
 
--- Lock the row of a key, made if it is missing. Return false if another transaction has locked it.
-create or replace function {schema}.lock_key(_name text) returns boolean
+-- Lock the rows of those of these keys that no other transaction has locked; missing rows are made. Return their names.
+create or replace function {schema}.lock_keys(_names text[]) returns text[]
 language plpgsql as $$
 begin
-  perform from {schema}.limit_keys q where q.name = _name for update skip locked;
-  if found then return true; end if;
-  if exists (select from {schema}.limit_keys q where q.name = _name) then return false; end if;
-  -- This is the first use of the key. An insert would wait for another claim that has inserted the same row. Two claims
-  -- could wait for each other, in a deadlock. With the try-lock, no claim waits.
-  if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return false; end if;
-  insert into {schema}.limit_keys (name) values (_name) on conflict do nothing;
-  perform from {schema}.limit_keys q where q.name = _name for update skip locked;
-  return found;
+  -- An insert would wait for another claim that has inserted the same row. Two claims could wait for each other, in a
+  -- deadlock. With the try-lock, no claim waits.
+  insert into {schema}.limit_keys (name)
+    select n.name from unnest(_names) as n(name)
+    where not exists (select from {schema}.limit_keys q where q.name = n.name)
+      and pg_try_advisory_xact_lock(hashtextextended({channel} || n.name, 1))
+    on conflict do nothing;
+  return array(
+    select q.name from {schema}.limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 end $$;
 
 -- For picked jobs of limits with keys that have no key yet: keep as many of each key as may start now, and park the
 -- others. `keyed` and `names`: the kept ones and their keys. `is_changed`: jobs were parked, or a key was locked, so the
--- caller claims again if no job is left.
+-- caller claims again if no job is left. `_tasks`: the tasks of the picked jobs, in their order. `_held`: the keys of picked
+-- jobs that have one already.
 create or replace function {schema}.admit_keys(
-  _picked bigint[], _at timestamptz, out ids bigint[], out keyed bigint[], out names text[], out is_changed boolean
+  _picked bigint[], _tasks text[], _held text[], _at timestamptz, out ids bigint[], out keyed bigint[], out names text[], out is_changed boolean
 )
 language plpgsql as $$
 declare
   _ids bigint[];
   _names text[];
-  _places int[];
-  _name text;
-  _room int;
-  _rest bigint[];
+  _locked text[];
+  _rooms int[];
+  _parked bigint[];
 begin
   ids := _picked; is_changed := false;
+  if not exists (select from {schema}.task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
   select array_agg(k.id order by k.place), array_agg(k.name order by k.place) into _ids, _names from (
-    select p.id, p.place, {schema}.key_name(t.key_limit, j.payload::json #>> t.key_path) as name
-    from unnest(_picked) with ordinality as p(id, place)
+    select p.id, p.place, {schema}.key_name(t.key_limit, j.payload #>> t.key_path) as name
+    from unnest(_picked, _tasks) with ordinality as p(id, task, place)
+      join {schema}.task_limits t on t.task = p.task and t.key_limit is not null
       cross join lateral (
-        select l.task, l.serial, l.payload from {schema}.live l where l.id = p.id and l.serial is null offset 0) j
-      join {schema}.task_limits t on t.task = j.task and t.key_limit is not null) k;
+        select l.payload from {schema}.live l where l.id = p.id and l.serial is null offset 0) j) k;
   if _ids is null then return; end if;
-  for _name in select distinct u.name from unnest(_names) as u(name) order by u.name loop
-    _rest := array(select u.id from unnest(_ids, _names) with ordinality as u(id, name, place)
-                   where u.name = _name order by u.place);
-    if {schema}.lock_key(_name) then
-      -- A picked job that has this key already takes its room.
-      _room := greatest(least({schema}.key_room(_name, _at) - (
-        select count(*) from unnest(_picked) as p(id) cross join lateral (
-          select from {schema}.live l where l.id = p.id and l.serial = _name offset 0) j), cardinality(_rest)), 0);
-      keyed := keyed || _rest[:_room];
-      names := names || array_fill(_name, array[_room]);
-      _rest := _rest[_room + 1:];
-      if cardinality(_rest) > 0 then
-        update {schema}.limit_keys q set absorbed = true where q.name = _name and not q.absorbed;
-        update {schema}.live l set serial = _name, absorbed = true where l.id = any(_rest);
-        if _room = 0 then perform {schema}.refresh_hint(_name, _at); end if;
-      end if;
-    end if;
-    if cardinality(_rest) > 0 then
-      is_changed := true;
-      ids := array(select p.id from unnest(ids) with ordinality as p(id, place) where p.id <> all(_rest) order by p.place);
-    end if;
-  end loop;
+  _locked := {schema}.lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
+  -- A new statement under the locks. A picked job that has its key already takes a place of it.
+  _rooms := array(
+    select {schema}.key_room(n.name, _at) - coalesce(cardinality(array_positions(_held, n.name)), 0)
+    from unnest(_locked) with ordinality as n(name, place) order by n.place);
+  with numbered as (
+    select u.id, u.name, u.place, array_position(_locked, u.name) as k,
+      row_number() over (partition by u.name order by u.place) as number
+    from unnest(_ids, _names) with ordinality as u(id, name, place)
+  )
+  select array_agg(n.id order by n.place) filter (where n.number <= _rooms[n.k]),
+      array_agg(n.name order by n.place) filter (where n.number <= _rooms[n.k]),
+      array_agg(n.id) filter (where n.number > _rooms[n.k])
+    into keyed, names, _parked from numbered n;
+  if _parked is not null then
+    update {schema}.limit_keys q set absorbed = true
+      where not q.absorbed and q.name = any(array(
+        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
+    update {schema}.live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
+    -- Keys that open by themselves need a hint. Those of jobs that start now get it when these are written.
+    perform {schema}.refresh_hint(n.name, _at) from unnest(_locked, _rooms) as n(name, room)
+      where n.room = 0 and {schema}.key_opens_at(n.name, _at) < 'infinity';
+  end if;
+  is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
+  ids := array(
+    select p.id from unnest(_picked) with ordinality as p(id, place)
+    where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
 end $$;
 
 -- Return the slots for these jobs, in their order, each the lowest free one of its key.
@@ -304,7 +336,7 @@ language sql stable as $$
   with numbered as (
     select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
     from unnest(_names) with ordinality as n(name, place)
-  ), free as (
+  ), free as materialized (
     select c.name, array(
       select g.slot from generate_series(1, ({schema}.key_slots_used(c.name) + c.count)::int) as g(slot)
       except select j.key_slot from {schema}.live j

@@ -149,7 +149,8 @@ language plpgsql as $$
 begin
   -- A key that is held is not locked, since a claim may meet a hundred of them.
   if {schema}.key_opens_at(_name, _at) is not null then return 'held'; end if;
-  if not {schema}.lock_key(_name) then return 'locked'; end if;
+  perform from {schema}.limit_keys q where q.name = _name for update skip locked;
+  if not found and cardinality({schema}.lock_keys(array[_name])) = 0 then return 'locked'; end if;
   -- A new statement under the lock: it sees every claim that has held the lock before.
   return case when {schema}.key_opens_at(_name, _at) is null then 'free' else 'held' end;
 end $$;
