@@ -9,6 +9,8 @@ import psycopg
 import pytest
 
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
+from stowhand.protocols.operator import WorkerList
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
@@ -78,6 +80,28 @@ def test_a_claim_commits_asynchronously_only_if_no_job_of_it_has_a_queue(
     run(add(None))
     assert commit_mode_after_a_claim(postgres_url) == "off"
     run(add("q"))
+    assert commit_mode_after_a_claim(postgres_url) == "on"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        TaskDeclarations({}, {"t": TaskLimits(concurrency="t")}, {"t": LimitValues(concurrency=2)}),
+        TaskDeclarations({}, {"t": TaskLimits(key_limit="t", key="k")}, {"t": LimitValues(key_concurrency=2)}),
+    ],
+)
+def test_a_claim_of_a_slot_commits_durably(
+    store: PostgresStore, postgres_url: str, run: Any, limits: TaskDeclarations
+) -> None:
+    async def declare() -> None:
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, WorkerList)
+        await heartbeats.declare_tasks(TaskDeclarations({"t": "default"}, limits.tasks, limits.limits))
+        await heartbeats.close()
+        await store.jobs.enqueue(NewJob(task="t"))
+        await store.close()
+
+    run(declare())
     assert commit_mode_after_a_claim(postgres_url) == "on"
 
 
