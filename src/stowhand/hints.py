@@ -52,7 +52,7 @@ _FOREIGN_NAMES = {
 }
 """Names of other libraries, by Stowhand's name."""
 
-_RATE_HINT = "to limit how often jobs run, see 'Rate limiting' (docs/how-to/limit-the-rate.md)"
+_RATE_HINT = "a task limits how often its jobs start: @app.task(limits=[Rate(10, per='1m')]), with stowhand.limits"
 _QUEUE_HINT = "queue=... is the class of work, and serial=... runs jobs one at a time"
 _QUEUES_HINT = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
 _APP_QUEUE_HINT = f"a task or a job has a queue: @app.task(queue='mail'). {_QUEUE_HINT}"

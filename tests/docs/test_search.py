@@ -26,7 +26,7 @@ WORDS = {
     "debounce": "how-to/debounce-throttle-dedupe",
     "outbox": "how-to/enqueue-in-your-transaction",
     "sqlalchemy transaction": "how-to/enqueue-in-your-transaction",
-    "rate limit": "how-to/limit-the-rate",
+    "rate limit": "how-to/limit-jobs",
     "timeout": "how-to/set-timeouts",
     "retries": "how-to/set-retries-and-backoff",
     "backoff": "how-to/set-retries-and-backoff",

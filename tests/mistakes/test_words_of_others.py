@@ -19,7 +19,7 @@ from stowhand.query import JobFilter, Search
 from stowhand.tasks.context import Context
 from stowhand.tasks.job_handle import JobHandle
 
-RATE = "to limit how often jobs run, see 'Rate limiting' (docs/how-to/limit-the-rate.md)"
+RATE = "a task limits how often its jobs start: @app.task(limits=[Rate(10, per='1m')]), with stowhand.limits"
 BOTH = "queue=... is the class of work, and serial=... runs jobs one at a time."
 QUEUES = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
 ATTEMPTS = "did you mean 'max_attempts'?"
