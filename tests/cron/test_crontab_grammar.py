@@ -100,16 +100,16 @@ def test_a_value_that_is_not_text_is_refused(wrong: Any) -> None:
         parse_crontab(wrong)
 
 
-@pytest.mark.parametrize("name", ["a", "_", "a:b", "a-b", "a_b", "mail/send", "A1", "a/b:c-d_e9"])
-def test_identifiers_hold_colons_hyphens_underscores_and_slashes(name: str) -> None:
+@pytest.mark.parametrize("name", ["a", "_", "a:b", "a-b", "a_b", "mail/send", "A1", "a/b:c-d_e9", "shop.tasks.send"])
+def test_identifiers_hold_colons_hyphens_underscores_slashes_and_dots(name: str) -> None:
     assert parse(f"* * * * * {name}").task == name
     assert parse(f"* * * * * t ?id={name}").identifier == name
 
 
-@pytest.mark.parametrize("name", ["1a", "-a", ":a", "a.b", "ä", "a$"])
+@pytest.mark.parametrize("name", ["1a", "-a", ":a", ".a", "ä", "a$"])
 def test_identifiers_begin_with_a_letter_and_hold_nothing_else(name: str) -> None:
     assert problems(f"* * * * * {name}") == [
-        f"crontab line 1: task {name!r}; use a name that begins with a letter or _, then letters, digits, _ - : /"
+        f"crontab line 1: task {name!r}; use a name that begins with a letter or _, then letters, digits, _ - : / ."
     ]
     assert f"id={name}" in problems(f"* * * * * t ?id={name}")[0]
 

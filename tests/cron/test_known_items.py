@@ -30,8 +30,19 @@ ITEM = KnownItem(identifier="nightly", known_since=datetime(2030, 1, 1, tzinfo=U
         ({"spec": "0 5 * * * nightly", "spec_since": MORNING}, None),
         ({"spec": "0 4 1 1 * nightly", "last_tick": None}, None),
         ({"spec": "by_function()", "last_tick": None}, None),
+        ({"spec": "0 5 * * * shop.tasks.nightly"}, datetime(2030, 1, 5, 5, tzinfo=UTC)),
     ],
-    ids=["made", "missed", "never ticked", "new", "other time", "changed after its time", "days ago", "a function"],
+    ids=[
+        "made",
+        "missed",
+        "never ticked",
+        "new",
+        "other time",
+        "changed after its time",
+        "days ago",
+        "a function",
+        "with dots",
+    ],
 )
 def test_a_missed_tick_is_one_of_the_last_day_that_made_no_job(
     changes: dict[str, object], missed: datetime | None

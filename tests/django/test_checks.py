@@ -81,6 +81,7 @@ ADD = "tests.django.site.shop.tasks.add"
         ("at three", ADD),
         ("0 3 * * *", ADD, [1]),
         ("0 3 * * *", ADD, {"one": 1}, 2),
+        ("0 3 * * *", ADD, {"one": 1}, "Europe/Bern"),
         ("0 3 * * *", ADD, {"on": 1}),
         ("0 3 * * *", ADD),
     ],
@@ -88,6 +89,7 @@ ADD = "tests.django.site.shop.tasks.add"
 def test_an_invalid_recurring_task_is_an_error(site: None, item: object) -> None:
     assert found({"cron": {"nightly": item}}) == ["stowhand.E005"]
     assert found({"cron": {"nightly": ["0 3 * * *", ADD, {"one": 1}]}}) == []
+    assert found({"cron": {"nightly": ["0 3 * * *", ADD, {"one": 1}, "Europe/Berlin"]}}) == []
 
 
 def test_errors_of_recurring_tasks_have_no_line_of_django(site: None) -> None:

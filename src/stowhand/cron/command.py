@@ -13,7 +13,7 @@ from stowhand.cron.item import CronItem, CronOptions
 from stowhand.errors import hint, suggest
 from stowhand.jobs.durations import parse_duration
 
-IDENTIFIER_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
+IDENTIFIER_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/.-]*")
 MAX_JSON5_CHARACTERS = 64 * 1024
 """JSON5 is slow to read. Strict JSON may be as large as any payload."""
 _COMMAND_PATTERN = re.compile(r"([^\s?{]*)\s*(\?\S*)?\s*(\{.*)?", re.DOTALL)
@@ -78,7 +78,7 @@ def _decode(raw: str) -> str:
 
 def _read_identifier(text: str) -> str:
     if not IDENTIFIER_PATTERN.fullmatch(text):
-        raise ValueError("begin with a letter or _, then letters, digits, _ - : /")
+        raise ValueError("begin with a letter or _, then letters, digits, _ - : / .")
     return text
 
 
@@ -121,7 +121,7 @@ def _no_option(name: str) -> str:
 
 def _no_identifier(kind: str, text: str) -> str:
     subject = f"{kind} {text[:40]!r}" if text else f"no {kind}"
-    return f"{subject}; use a name that begins with a letter or _, then letters, digits, _ - : /"
+    return f"{subject}; use a name that begins with a letter or _, then letters, digits, _ - : / ."
 
 
 def _read_payload(text: str, problems: list[str]) -> object:

@@ -25,7 +25,7 @@ from stowhand.tasks.loader import read_modules
 OPTION_DESCRIPTIONS = {
     "database": "the alias of DATABASES that stores the jobs: 'default'",
     "modules": "modules that declare tasks besides the apps' own: ['shop.jobs', 'shop.reports.*']",
-    "cron": "recurring tasks: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, with arguments by name behind it",
+    "cron": "recurring tasks: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, then arguments by name, a time zone",
     "max_attempts": "attempts of a task that declares none: 25",
     "schema": "the schema in PostgreSQL: 'stowhand'",
 }

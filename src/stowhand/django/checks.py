@@ -65,7 +65,7 @@ def _check_tasks(backend: StowhandBackend, location: str) -> list[Any]:
         try:
             declare_recurring(app, backend, name, item)
         except ConfigurationError as error:
-            hint = "Write ('0 3 * * *', 'shop.tasks.report'), with {...} as a third item for arguments."
+            hint = "Write ('0 3 * * *', 'shop.tasks.report'); a third item {...} has arguments, a fourth a time zone."
             messages.append(
                 checks.Error(f"{location}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005")
             )

@@ -44,10 +44,14 @@ def declare_tasks(app: App, backend: StowhandBackend) -> None:
 
 def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item: Any) -> None:
     """Declare one item of OPTIONS['cron']. Raises ConfigurationError, also for arguments that the task rejects."""
+    kwargs: dict[str, Any] = {}
+    tz: str | None = None
     match item:
         case (pattern, str(path)):
-            kwargs: dict[str, Any] = {}
+            pass
         case (pattern, str(path), dict(kwargs)):
+            pass
+        case (pattern, str(path), dict(kwargs), str(tz)):
             pass
         case _:
             raise ConfigurationError(f"{item!r}: write a cron pattern and the path of a task")
@@ -59,7 +63,7 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
     except TypeError as error:
         raise ConfigurationError(str(error)) from None
     try:
-        app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
+        app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier, tz=tz)
     except ConfigurationError as error:
         raise _without_location(error) from None
 
