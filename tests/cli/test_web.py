@@ -108,6 +108,20 @@ def test_a_used_port_names_another_option(stowhand: Stowhand) -> None:
         assert "the dashboard did not start; see the error above" in beside.err
 
 
+def test_a_missing_extra_is_reported_in_one_line(folder: Path) -> None:
+    (folder / "starlette.py").write_text("raise ImportError('not installed')\n")
+    result = subprocesses.run(
+        command("web", "--port", "0"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == ("error: the dashboard needs more packages: pip install 'stowhand[web]' (not installed)\n")
+
+
 def test_a_missing_driver_is_reported_at_once(folder: Path) -> None:
     (folder / "psycopg.py").write_text("raise ImportError('not installed')\n")
     result = subprocesses.run(

@@ -116,8 +116,10 @@ class _AccessOptions(msgspec.Struct, frozen=True):
     @staticmethod
     def of(option_values: dict[str, Any], prefix: str) -> _AccessOptions:
         """Remove the access options from ``option_values`` and return them. Raise ConfigurationError."""
-        from stowhand.web.visitors import SignIn
-
+        try:
+            from stowhand.web.visitors import SignIn
+        except ImportError as error:  # Its text names the extra.
+            raise ConfigurationError(str(error)) from error
         path, required = option_values.pop("tokens")
         if required and not path.exists():
             raise ConfigurationError(f"{path}: no tokens yet; make one: {_make_token_command(path)}")
