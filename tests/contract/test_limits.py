@@ -13,7 +13,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import RateLimited
 from stowhand.jobs.task_limits import NO_DECLARATIONS, LimitValues, TaskDeclarations, TaskLimits
-from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.counts import BoundedCount, LimitCounts
 from stowhand.protocols.operator import (
     MAX_SHOWN_SLOTS,
     OVERDUE_SECONDS,
@@ -315,6 +315,20 @@ async def test_the_limits_are_listed_with_their_use_and_the_jobs_that_wait(harne
     await harness.start("a")
     assert (await limit(harness, "x rate")).next_start == harness.now + timedelta(seconds=1)
     assert (await limit(harness, "x")).used == 1
+
+
+@operated
+async def test_figures_have_the_use_of_each_limit(harness: StoreHarness) -> None:
+    await declare(harness, t={"concurrency": 2, "rate": 100})
+    await harness.start()
+    await harness.add()
+    await harness.add(delay=60)
+    figures = await harness.store.inspect.figures()
+    waiting = {"waiting": BoundedCount(2), "due": BoundedCount(1)}
+    assert list(figures.limits) == [
+        LimitCounts(name="t", slots=2, used=1, **waiting),
+        LimitCounts(name="t rate", slots=None, used=0, **waiting),
+    ]
 
 
 @operated

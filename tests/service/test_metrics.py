@@ -30,6 +30,7 @@ from stowhand.protocols.counts import (
     BoundedCount,
     CronFigures,
     Figures,
+    LimitCounts,
     LiveCounts,
     Pauses,
 )
@@ -358,6 +359,30 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
     assert 'stowhand_queue_jobs{state="completed"}' not in shown
     assert shown["stowhand_queue_paused"] == 2
     assert shown["stowhand_queue_paused_since_timestamp_seconds"] == 1000
+
+
+def test_limits_have_series_and_those_beyond_the_limit_are_one() -> None:
+    names = {"a": 1, "b": 5, "c": 0, "d": 0}
+    limits = [
+        LimitCounts(name=name, slots=None if name == "a" else 4, used=1, waiting=BoundedCount(7), due=BoundedCount(due))
+        for name, due in names.items()
+    ]
+    figures = Figures(states={}, tasks=[], serials=[], queues=[], workers=[], paused={}, limits=limits)
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: figures, lambda: None, registry, labels=2)
+    shown = samples(generate_latest(registry))
+    jobs, slots = "stowhand_queue_limit_jobs", "stowhand_queue_limit_slots"
+    assert {name: number for name, number in shown.items() if name.startswith("stowhand_queue_limit")} == {
+        f'{jobs}{{limit="b",state="used"}}': 1,
+        f'{jobs}{{limit="b",state="waiting"}}': 7,
+        f'{jobs}{{limit="b",state="due"}}': 5,
+        f'{slots}{{limit="b"}}': 4,
+        f'{jobs}{{limit="a",state="waiting"}}': 7,
+        f'{jobs}{{limit="a",state="due"}}': 1,
+        f'{jobs}{{limit="other",state="used"}}': 2,
+        f'{jobs}{{limit="other",state="waiting"}}': 14,
+        f'{jobs}{{limit="other",state="due"}}': 0,
+    }
 
 
 def test_recurring_items_with_problems_are_listed_first() -> None:

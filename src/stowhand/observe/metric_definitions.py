@@ -13,7 +13,7 @@ from functools import partial
 from stowhand.observe.prometheus import Counter, Gauge, GaugeMetricFamily, Histogram
 
 OTHER_LABEL = "other"
-"""Label of all tasks or serial keys without their own series."""
+"""Label of all tasks, serial keys or limits without their own series."""
 LOST_OUTCOME = "lost"
 UNKNOWN_OUTCOME = "unknown"
 """Outcomes that no handler returns: the lease was lost; the store cannot tell whether it was recorded."""
@@ -122,6 +122,18 @@ QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",
     "Start of the oldest pause in Unix seconds; absent if nothing is paused",
+)
+QUEUE_LIMIT_JOBS = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_limit_jobs",
+    "Jobs of a limit of tasks: used (they hold one of its slots), waiting, due (part of waiting)",
+    labels=("limit", "state"),
+)
+QUEUE_LIMIT_SLOTS = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_limit_slots",
+    "Number of jobs of the limit that may run at once, over all workers",
+    labels=("limit",),
 )
 QUEUE_CRON_UNSCHEDULED = partial(
     GaugeMetricFamily,

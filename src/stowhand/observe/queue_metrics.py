@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, CronFigures, Figures, LiveCounts
+from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, CronFigures, Figures, LimitCounts, LiveCounts
 
 FIGURE_METRICS = (
     metric_definitions.QUEUE_JOBS,
@@ -19,6 +19,7 @@ FIGURE_METRICS = (
     metric_definitions.QUEUE_PAUSED,
     metric_definitions.QUEUE_PAUSED_SINCE,
 )
+LIMIT_METRICS = (metric_definitions.QUEUE_LIMIT_JOBS, metric_definitions.QUEUE_LIMIT_SLOTS)
 CRON_METRICS = (metric_definitions.QUEUE_CRON_UNSCHEDULED, metric_definitions.QUEUE_CRON_MISSED)
 
 
@@ -27,7 +28,7 @@ class QueueMetrics(Collector):
 
     ``figures``, ``oldest_due`` (seconds by queue) and ``cron`` return the answers soon, or ``None``. They are called in
     the thread of the scrape. ``labels`` limits the series: of tasks, queues and serial keys the largest, at most 100 of
-    each; of recurring items those with a problem, then the first.
+    each; of limits those with the most due jobs; of recurring items those with a problem, then the first.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class QueueMetrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values, without a call to the store."""
-        return [declared() for declared in (*FIGURE_METRICS, *CRON_METRICS, metric_definitions.QUEUE_OLDEST_DUE)]
+        families = (*FIGURE_METRICS, *LIMIT_METRICS, *CRON_METRICS, metric_definitions.QUEUE_OLDEST_DUE)
+        return [declared() for declared in families]
 
     def collect(self) -> Iterable[Metric]:
         """Return the current figures."""
@@ -61,6 +63,7 @@ class QueueMetrics(Collector):
             yield oldest
         if figures is not None:
             yield from self._figure_metrics(figures)
+            yield from self._limit_metrics(figures.limits)
         cron = self._cron()
         if cron is not None:
             yield from self._cron_metrics(cron)
@@ -81,6 +84,23 @@ class QueueMetrics(Collector):
         if pauses:
             paused_since.add_metric([], min(pauses).timestamp())
         return states, tasks, serials, queues, is_paused, paused, paused_since
+
+    def _limit_metrics(self, limits: Sequence[LimitCounts]) -> Iterable[Metric]:
+        jobs, slots = (declared() for declared in LIMIT_METRICS)
+        by_need = sorted(limits, key=lambda limit: (-limit.due.number, limit.name))
+        amounts: defaultdict[tuple[str, str], BoundedCount] = defaultdict(BoundedCount)
+        for place, limit in enumerate(by_need):
+            name = limit.name if place < self._labels else metric_definitions.OTHER_LABEL
+            if limit.slots is not None:
+                amounts[name, "used"] += BoundedCount(limit.used)
+                if place < self._labels:
+                    slots.add_metric([name], limit.slots)
+            amounts[name, "waiting"] += limit.waiting
+            amounts[name, "due"] += limit.due
+        for labels, amount in amounts.items():
+            if not amount.is_lower_bound:
+                jobs.add_metric(labels, amount.number)
+        return jobs, slots
 
     def _cron_metrics(self, cron: CronFigures) -> Iterable[Metric]:
         families = [declared() for declared in CRON_METRICS]

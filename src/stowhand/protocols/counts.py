@@ -71,6 +71,18 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
         return [*(f"task {task}" for task in self.tasks), *(f"queue {queue}" for queue in self.queues)]
 
 
+class LimitCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of the jobs that use a limit of tasks or wait for it."""
+
+    name: str
+    slots: int | None
+    """Number of jobs that may run at once; ``None``: any number."""
+    used: int
+    """Number of running jobs that hold one of these slots."""
+    waiting: BoundedCount
+    due: BoundedCount
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a queue store, which are fast at any size."""
 
@@ -85,6 +97,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Start times of pauses by serial key."""
     pauses: Pauses = Pauses()
     """Paused tasks and queues."""
+    limits: Sequence[LimitCounts] = ()
+    """Ordered by name."""
 
     def all_pauses(self) -> list[datetime]:
         """Return the start times of all pauses."""

@@ -15,6 +15,7 @@ from stowhand.protocols.counts import (
     MAX_EXACT_COUNT_FOR_METRICS,
     BoundedCount,
     Figures,
+    LimitCounts,
     NameCounts,
     Pauses,
 )
@@ -109,7 +110,15 @@ def read_figures(engine: Engine, max_count: int) -> Question[Figures]:
         workers=live["worker"].live(),
         paused=(yield from list_paused(engine)),
         pauses=pauses,
+        limits=(yield from _count_limits(engine, live["task"])),
     )
+
+
+def _count_limits(engine: Engine, tasks: NameCounts) -> Question[list[LimitCounts]]:
+    return [
+        LimitCounts(name=row.name, slots=row.values.concurrency, used=row.used, waiting=row.waiting, due=row.due)
+        for row in (_with_waiting(limit, tasks) for limit in (yield from read_limits(engine)))
+    ]
 
 
 def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
