@@ -16,7 +16,7 @@ from stowhand.clock import wall_clock
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, settle
-from stowhand.jobs.task_limits import NO_DECLARATIONS
+from stowhand.jobs.task_limits import NO_DECLARATIONS, LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
@@ -75,6 +75,7 @@ async def populate(store: QueueStore, clock: FakeClock) -> int:
                 if minute > 20 or card.host != "host-c":
                     await heartbeats.worker_seen(card, NO_DECLARATIONS)
             await _work(store, clock, chance, minute)
+        await heartbeats.declare_tasks(_limits())
         running = await _standing(store, clock)
         await _to(clock, 0)
         for card in _cards("2.9.0"):
@@ -177,6 +178,19 @@ def _cards(version: str) -> list[WorkerDescription]:
         ),
         WorkerDescription("host-c:shop-4", "host-c", 77, "0.1.0", tasks, 8, app_version=version),
     ]
+
+
+def _limits() -> TaskDeclarations:
+    """Of tasks that call a partner, and of one that needs memory. The latter is full."""
+    own = {
+        "send_mail": TaskLimits(concurrency="partner-api", rate="partner-api"),
+        "resize_image": TaskLimits(concurrency="images"),
+    }
+    limits = {
+        "partner-api": LimitValues(concurrency=10, rate=5, rate_seconds=1.0, burst=100),
+        "images": LimitValues(concurrency=1),
+    }
+    return TaskDeclarations(dict.fromkeys(own, "default"), own, limits)
 
 
 def _counted(until: datetime, minutes_ago: int) -> list[TaskMinute]:

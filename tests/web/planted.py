@@ -8,7 +8,7 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
-from stowhand.jobs.task_limits import NO_DECLARATIONS
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
@@ -50,7 +50,9 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
         await beats.keep_progress([Progress(lease, 0.5, text)], 5.0)
     if isinstance(beats, WorkerList):
         card = WorkerDescription(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",))
-        await beats.worker_seen(card, NO_DECLARATIONS)
+        limit, own = f"l{names}"[:128], TaskLimits(concurrency=f"l{names}"[:128])
+        declared = TaskDeclarations({task: "default"}, {task: own}, {limit: LimitValues(concurrency=9)})
+        await beats.worker_seen(card, declared)
     await beats.close()
     await add(**lasting)
     await store.operate.pause_serial(serial)
@@ -60,7 +62,7 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
 
 def pages(ids: list[int]) -> list[str]:
     """Every page that shows what was planted."""
-    lists = ("/", "/jobs", "/queues", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
+    lists = ("/", "/jobs", "/queues", "/tasks", "/tasks?sort=rate", "/limits", "/failures", "/workers")
     states = [f"/jobs?state={state.value}" for state in State]
     one = [f"{page}?id={job_id}" for job_id in ids for page in ("/job", "/again")]
     return [*lists, *states, *one]

@@ -14,6 +14,7 @@ import pytest
 from stowhand.errors import InvalidJob, SchemaMissing, StoreRefused, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.task_limits import LimitValues
 from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.queue_store import QueueStore
@@ -27,6 +28,7 @@ from stowhand.web.reader import Reader
 from stowhand.web.request import Reply, Right, Visitor
 from tests.web.browser import Browser, Page
 from tests.web.conftest import Stores
+from tests.web.test_lists import declare_limit
 
 
 def _veiled(payload: str) -> str:
@@ -177,6 +179,52 @@ async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None
                 paused += pauses.tasks
                 assert paused == ([name] if seen else [])
         assert desk.told[0] == DashboardChanged("pause serial", "ann", ("a/b <mail>",), ("done",), "10.0.0.1")
+
+
+async def test_a_limit_is_overridden_and_reset(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        values = LimitValues(concurrency=2, rate=5, rate_seconds=1.0, burst=3, key_concurrency=1)
+        await declare_limit(desk.store, "send", "a/b <api>", values)
+        page = await desk.browser.open("/limit?name=a%2Fb+%3Capi%3E")
+        form = page.form("/limit")
+        shown = dict(form.fields)
+        del shown["token"]
+        assert shown == {"concurrency": "2", "rate": "5/1s", "burst": "3", "key_concurrency": "1"}
+        (line,) = await desk.said(await desk.browser.send(form, concurrency="0", rate="100/1m"))
+        result = "done (concurrency 0, rate 100/1m, burst 3, key concurrency 1)"
+        assert line == f"Set limit a/b &lt;api&gt;: {result}"
+        (row,) = await desk.store.inspect.limits()
+        assert row.override == LimitValues(concurrency=0, rate=100, rate_seconds=60.0)
+        assert desk.told[0] == DashboardChanged("set limit", "ann", ("a/b <api>",), (result,), "10.0.0.1")
+        form = (await desk.browser.open("/limits")).form("/act")
+        lines = [
+            _said(await desk.browser.follow(await desk.browser.send(form, **{"reset limit": "a/b <api>"})))
+            for _ in range(2)
+        ]
+        assert lines == [["Reset limit a/b &lt;api&gt;: done"], ["Reset limit a/b &lt;api&gt;: unchanged"]]
+        assert (await desk.store.inspect.limits())[0].override == LimitValues()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"concurrency": "-1"}, "got -1; use a whole number"),
+        ({"concurrency": "many"}, "not a whole number"),
+        ({"concurrency": "2"}, "No value differs from the one in effect."),
+        ({"concurrency": ""}, "No value differs from the one in effect."),
+        ({"rate": "5"}, "is not a rate; write for example 5/1s"),
+        ({"rate": "0/1s"}, "got 0; use a whole number"),
+    ],
+)
+async def test_an_invalid_limit_is_shown_again_with_the_error(fields: dict[str, str], words: str) -> None:
+    desk = Desk(MemoryStore())
+    await declare_limit(desk.store, "send", "api", LimitValues(concurrency=2, rate=5, rate_seconds=1.0))
+    page = Page(await desk.browser.send((await desk.browser.open("/limit?name=api")).form("/limit"), **fields))
+    assert page.status == 400
+    assert words in page.html
+    assert dict(page.form("/limit").fields) | fields == dict(page.form("/limit").fields)
+    assert not desk.told
+    assert (await desk.browser.open("/limit?name=other", 404)).status == 404
 
 
 async def test_an_irreversible_action_asks_on_a_page_first() -> None:

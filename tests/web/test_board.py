@@ -111,9 +111,19 @@ async def test_every_page_works_on_a_read_only_database(store_at: Stores) -> Non
         job = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([job.id])
         async with store_at(StoreOptions(read_only=True)) as read:
-            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers"]
+            pages = [
+                "/",
+                "/?span=7d",
+                "/jobs",
+                "/jobs?state=failed",
+                "/queues",
+                "/tasks",
+                "/limits",
+                "/failures",
+                "/workers",
+            ]
             for at in pages if read.description != "memory" else []:
-                assert "send" in await PageReader(read).page(at) or at in ("/queues", "/workers"), at
+                assert "send" in await PageReader(read).page(at) or at in ("/queues", "/limits", "/workers"), at
             if read.description != "memory":
                 assert "Last error" in await PageReader(read).page(f"/job?id={job.id}")
 

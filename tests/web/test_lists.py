@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
+from typing import Any
 
 import pytest
 
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
-from stowhand.jobs.task_limits import NO_DECLARATIONS
+from stowhand.jobs.task_limits import NO_DECLARATIONS, LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
@@ -79,6 +81,42 @@ async def test_a_task_shows_its_rate_its_failures_and_its_workers(store_at: Stor
         assert "none" in orphan[-2]
         assert cells(await visitor.page("/tasks?sort=failing"), "tasks-1")[0] == "busy"
         assert "got &#39;speed&#39;, must be one of trouble" in await visitor.page("/tasks?sort=speed", 400)
+
+
+async def test_a_limit_shows_its_values_its_jobs_and_those_that_wait(store_at: Stores) -> None:
+    async with store_at() as store:
+        assert "No task has a limit" in await PageReader(store).page("/limits")
+        values = LimitValues(concurrency=1, rate=5, rate_seconds=60.0)
+        await declare_limit(store, "send", ODD, values)
+        ids = [(await store.jobs.enqueue(NewJob(task="send"))).id for _ in range(3)]
+        await store.claim(ClaimRequest(worker="w", token=new_token(), limit=3, lease=60.0))
+        text = await PageReader(store, LOOKER).page("/limits")
+        row = cells(text, "limits-1")
+        assert unescape(row[0]) == ODD
+        assert row[1] == "1 at once, 5 per 1m"
+        assert row[3:7] == ["1/1", "2", "2", "full"]
+        assert f'<a href="/job?id={ids[0]}">' in text
+        assert "<i>" not in text
+        assert "<form" not in text
+        assert "Change" not in text
+        assert "its limit" in await PageReader(store, LOOKER).page(f"/job?id={ids[1]}")
+        await store.operate.set_limit(ODD, LimitValues(concurrency=7))
+        text = await PageReader(store, ACTOR).page("/limits")
+        assert "declared: 1 at once" in cells(text, "limits-1")[1]
+        assert "next start" in cells(text, "limits-1")[6]
+        assert 'name="reset limit"' in text
+
+
+async def declare_limit(store: Any, task: str, name: str, values: LimitValues) -> None:
+    heartbeats = store.heartbeats()
+    own = TaskLimits(
+        concurrency=None if values.concurrency is None else name,
+        rate=None if values.rate is None else name,
+        key_limit=None if values.key_concurrency is None else name,
+        key=None if values.key_concurrency is None else "customer",
+    )
+    await heartbeats.declare_tasks(TaskDeclarations({task: "default"}, {task: own}, {name: values}))
+    await heartbeats.close()
 
 
 async def test_failures_are_grouped_with_their_start(store_at: Stores) -> None:

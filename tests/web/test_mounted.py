@@ -229,7 +229,7 @@ async def test_reads_use_read_only_connections_and_changes_those_of_the_app(url:
             await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
         app.opened.clear()
         browser = Browser(mounted_board(app, Events()), visitor=Visitor("ann", frozenset(Right)))
-        for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/failures", "/workers"):
+        for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/limits", "/failures", "/workers"):
             assert (await browser.open(at)).status == 200, at
         assert app.opened == {"to read"}
         form = (await browser.open("/jobs")).form("/act")
@@ -269,7 +269,7 @@ async def test_a_remote_store_shows_single_jobs() -> None:
         assert '<bdi class="name">&#34;n&#34;</bdi>' in page
         assert "Why it waits" not in page
         assert "There is no job 99" in await visitor.page("/job?id=99", 404)
-        for path in ("/queues", "/tasks", "/failures", "/workers"):
+        for path in ("/queues", "/tasks", "/limits", "/failures", "/workers"):
             assert "This store does not list" in await visitor.page(path)
         await store.close()
 

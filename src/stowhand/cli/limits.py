@@ -13,8 +13,8 @@ from stowhand.cli.input import ParsedText, with_options
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.replies import show_all, show_answer
 from stowhand.cli.session import with_store
-from stowhand.jobs.durations import format_time, parse_duration
-from stowhand.jobs.task_limits import LimitValues, check_changes
+from stowhand.jobs.durations import format_time
+from stowhand.jobs.task_limits import LimitValues, check_changes, parse_rate
 from stowhand.protocols.operator import LimitRow, read_limit
 from stowhand.protocols.queue_store import QueueStore
 
@@ -33,15 +33,7 @@ def list_limits(as_json: bool, **option_values: Any) -> None:
     show_all(rows, "No limits: workers declare them when they start.", LIMIT_COLUMNS, as_json=as_json)
 
 
-def _read_rate(text: str) -> tuple[int, float]:
-    """Return the number and the period of ``5/1s``. Raise ValueError."""
-    number, separator, period = text.partition("/")
-    if not (separator and number.strip().isdecimal()):
-        raise ValueError(f"{text!r} is not a rate; write for example 5/1s or 100/1m")
-    return int(number), parse_duration(period)
-
-
-RATE = ParsedText(_read_rate)
+RATE = ParsedText(parse_rate)
 value_options = with_options(
     click.option("--concurrency", type=int, metavar="N", help="Jobs that run at the same time. 0: none starts."),
     click.option("--rate", type=RATE, metavar="N/PERIOD", help="Jobs that start in a period: 5/1s, 100/1m."),

@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits, strict_json
-from stowhand.jobs.durations import Duration, format_duration, seconds
+from stowhand.jobs.durations import Duration, format_duration, parse_duration, seconds
 
 MAX_CONCURRENCY = 1_000_000
 """Maximum of the number of jobs of a limit that run at the same time."""
@@ -251,6 +251,21 @@ def merge(first: LimitValues | None, second: LimitValues) -> LimitValues:
             raise ConfigurationError(f"two declarations of one limit: {first}, and {second}; use the same values")
         merged[field] = own if other is None else other
     return LimitValues(**merged)
+
+
+def parse_rate(text: str) -> tuple[int, float]:
+    """Return the number and the period in seconds of a text such as ``5/1s``. Raises ValueError."""
+    number, separator, period = text.partition("/")
+    if not (separator and number.strip().isdecimal()):
+        raise ValueError(f"{text!r} is not a rate; write for example 5/1s or 100/1m")
+    return int(number), parse_duration(period)
+
+
+def format_rate(values: LimitValues) -> str:
+    """Return the rate as ``parse_rate`` reads it; empty without one."""
+    if values.rate is None or values.rate_seconds is None:
+        return ""
+    return f"{values.rate}/{format_duration(values.rate_seconds)}"
 
 
 def check_changes(name: str, changes: LimitValues) -> None:

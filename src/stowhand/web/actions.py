@@ -1,4 +1,4 @@
-"""Changes from the dashboard: actions on jobs, pauses, and jobs run again with changes. Each is audited.
+"""Changes from the dashboard: actions on jobs, pauses, limits, and jobs run again with changes. Each is audited.
 
 After a form, the browser is redirected to the form's page, which shows the result for each job. An invalid field raises
 InvalidField; the form of a job is shown again with the error. An error of the store is audited and raised again.
@@ -28,10 +28,11 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import RunTime, parse_run_time
 from stowhand.jobs.fields import OPTION_FIELDS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.task_limits import LimitValues, format_rate, parse_rate
 from stowhand.observe.propagation import without_carried
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.operator import Operator, QueueChange, SerialChange, TaskChange
+from stowhand.protocols.operator import LimitChange, LimitRow, Operator, QueueChange, SerialChange, TaskChange
 from stowhand.protocols.options import parse_integer, parse_word
 from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
 from stowhand.protocols.search import MAX_SEARCH_RESULTS, Search
@@ -43,6 +44,7 @@ from stowhand.web.request import (
     Forbidden,
     Form,
     InvalidField,
+    PageNotFound,
     Reply,
     Request,
     Right,
@@ -152,15 +154,18 @@ SEARCH_SECONDS = 5.0
 """Maximum time for finding the matching jobs."""
 SEARCH_PIECE_SECONDS = 0.5
 """Maximum time of one piece of that search. The time limit is checked between the pieces."""
-PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
+NamedChange = QueueChange | SerialChange | TaskChange | LimitChange
+PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[NamedChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
     "pause queue": lambda operate, name: operate.pause_queue(name),
     "resume queue": lambda operate, name: operate.resume_queue(name),
     "pause task": lambda operate, name: operate.pause_task(name),
     "resume task": lambda operate, name: operate.resume_task(name),
+    "reset limit": lambda operate, name: operate.reset_limit(name),
 }
-"""Actions on a serial key, queue or task. The button has the action's name, and its value is the key, queue or task."""
+"""Actions on a serial key, queue, task or limit. The button has the action's name, and its value is that of the key,
+queue, task or limit."""
 
 
 class ActionPages:
@@ -171,7 +176,7 @@ class ActionPages:
         self._add_task_options = add_task_options
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
-        """Act on the jobs that the form selects, or pause or resume the serial key, task or queue of its button."""
+        """Act on the jobs that the form selects, or on the serial key, task, queue or limit of its button."""
         for pause_action in PAUSE_ACTIONS:
             if pause_action in request.form:
                 return await self._pause(request, reader, pause_action)
@@ -197,7 +202,7 @@ class ActionPages:
         return _redirect_back(request, _messages(action, answers), is_removed=action_name == "remove")
 
     async def _pause(self, request: Request, reader: Reader, action_name: str) -> Reply:
-        """Pause or resume a serial key, task or queue."""
+        """Pause or resume a serial key, task or queue, or reset a limit."""
         name = request.form_value(action_name)
         operation = reader.change(lambda store: PAUSE_ACTIONS[action_name](store.operate, name))
         change = await self._audit_errors(request, action_name, [name], operation)
@@ -232,6 +237,25 @@ class ActionPages:
         if not is_all:
             lines.append("More jobs match; repeat the action to change them.")
         return _redirect_back(request, lines)
+
+    async def show_limit(self, request: Request, reader: Reader) -> View:
+        """Return the form that overrides the values of a limit."""
+        return _limit_form(await _limit_of(request, reader), {})
+
+    async def set_limit(self, request: Request, reader: Reader) -> View | Reply:
+        """Override the values that the form changes, or show the form again with the error."""
+        row = await _limit_of(request, reader)
+        entered = {name: request.form_value(name).strip() for name in _limit_fields(row)}
+        try:
+            changes = _limit_changes(row, entered)
+            operation = reader.change(lambda store: store.operate.set_limit(row.name, changes))
+            change = await self._audit_errors(request, "set limit", [row.name], operation)
+        except (InvalidJob, InvalidField) as error:
+            return _limit_form(row, entered, str(error))
+        values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in entered.items() if value)
+        result = f"{ActionResult.DONE if change.changed else ActionResult.UNCHANGED} ({values})"
+        self._audit(request, "set limit", [row.name], [result])
+        return redirect(request.href("/limits"), messages=[f"Set limit {row.name}: {result}"])
 
     async def show_form(self, request: Request, reader: Reader) -> View:
         """Return the form for a job like this one."""
@@ -416,6 +440,53 @@ def _messages(action: Action, answers: Sequence[Answer]) -> list[str]:
 
 def _outcome_text(answer: Answer) -> str:
     return f"{answer.result} ({answer.reason})" if answer.reason else answer.result
+
+
+async def _limit_of(request: Request, reader: Reader) -> LimitRow:
+    """Return the limit of the query."""
+    if not request.may(Right.LOOK):
+        raise Forbidden("Changing a limit also needs the right “look”.")
+    name = request.query_value("name")
+    rows: Sequence[LimitRow] = await reader.limits() or ()
+    for row in rows:
+        if row.name == name:
+            return row
+    raise PageNotFound(f"There is no limit {name!r}: a worker declares limits when it starts.")
+
+
+def _limit_fields(row: LimitRow) -> dict[str, str]:
+    """Return the fields of the form with the values in effect: those that the tasks of the limit declare."""
+    fields = {}
+    for prefix, declared, values in (
+        ("", row.declared, row.values),
+        ("key_", row.declared.of_keys(), row.values.of_keys()),
+    ):
+        if declared.concurrency is not None:
+            fields[f"{prefix}concurrency"] = str(values.concurrency)
+        if declared.rate is not None:
+            fields |= {f"{prefix}rate": format_rate(values), f"{prefix}burst": str(values.burst or 1)}
+    return fields
+
+
+def _limit_changes(row: LimitRow, entered: dict[str, str]) -> LimitValues:
+    """Return the values that differ from those in effect. Raises InvalidField."""
+    changes: dict[str, Any] = {}
+    for name, current in _limit_fields(row).items():
+        text = entered[name]
+        if text in ("", current):
+            continue
+        if not name.endswith("rate"):
+            changes[name] = read(name, text, parse_integer)
+        elif (rate := read(name, text, parse_rate)) is not None:
+            changes[name], changes[f"{name}_seconds"] = rate
+    if not changes:
+        raise InvalidField("No value differs from the one in effect.")
+    return LimitValues(**changes)
+
+
+def _limit_form(row: LimitRow, entered: dict[str, str], message: str = "") -> View:
+    values = {"page": "limit", "message": message, "row": row, "fields": _limit_fields(row) | entered}
+    return View(template="jobs.html", title=f"Limit {row.name}", values=values, status=400 if message else 200)
 
 
 async def _original(request: Request, reader: Reader) -> Job:

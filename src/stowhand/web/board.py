@@ -19,6 +19,7 @@ from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
 from stowhand.jobs.durations import away, format_iso_time, format_short_duration, format_span, format_time
 from stowhand.jobs.job import State
+from stowhand.jobs.task_limits import LimitValues
 from stowhand.observe.safe_text import scrub, shorten, summary_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import attention, charts, job, jobs, lists, overview
@@ -76,6 +77,7 @@ READ_ROUTES: tuple[Route, ...] = (
     Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
     Route("GET", "/queues", lists.queues, label="Queues"),
     Route("GET", "/tasks", lists.tasks, label="Tasks"),
+    Route("GET", "/limits", lists.limits, label="Limits"),
     Route("GET", "/failures", lists.failures, label="Failures"),
     Route("GET", "/workers", lists.workers, label="Workers"),
 )
@@ -121,6 +123,8 @@ class Board:
         if actions is not None:
             self._routes.append(Route("POST", "/act", actions.act, Right.ACT))
             self._routes.append(Route("POST", "/act/matching", actions.act_on_matching, Right.ACT))
+            self._routes.append(Route("GET", "/limit", actions.show_limit, Right.ACT))
+            self._routes.append(Route("POST", "/limit", actions.set_limit, Right.ACT))
             self._routes.append(Route("GET", "/again", actions.show_form, Right.ADD))
             self._routes.append(Route("POST", "/again", actions.run_again, Right.ADD))
         self._live = LiveStreams(self.answer, reader)
@@ -242,6 +246,7 @@ def _templates() -> jinja2.Environment:
     }
     environment.globals |= {
         "versions": ASSET_VERSIONS,
+        "empty_limit": LimitValues(),
         "waiting_states": attention.WAITING_STATES,
         "all_states": [*State],
     }

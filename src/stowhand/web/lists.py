@@ -1,4 +1,4 @@
-"""Pages with lists: queues and serial keys, tasks, groups of failed jobs, workers."""
+"""Pages with lists: queues and serial keys, tasks, limits of tasks, groups of failed jobs, workers."""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ async def tasks(request: Request, reader: Reader) -> View:
     rows = await reader.tasks()
     lines = _sorted(None if rows is None else await _task_lines(reader, rows), SORT_KEYS[order])
     return _view(request, "tasks", lines, order=order, orders=SORT_KEYS)
+
+
+async def limits(request: Request, reader: Reader) -> View:
+    """List the limits of tasks with the jobs that use them and those that wait, the most due jobs first."""
+    rows = _sorted(await reader.limits(), lambda row: (-row.due.number, row.name))
+    return _view(request, "limits", rows)
 
 
 async def failures(request: Request, reader: Reader) -> View:

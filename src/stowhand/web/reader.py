@@ -125,6 +125,7 @@ class Reader:
     workers = _shared_query(lambda inspect: inspect.workers())
     queues = _shared_query(lambda inspect: inspect.queues())
     serials = _shared_query(lambda inspect: inspect.serials())
+    limits = _shared_query(lambda inspect: inspect.limits())
     paused = _shared_query(lambda inspect: inspect.serials(paused=True))
     pauses = _shared_query(lambda inspect: inspect.pauses())
     _held = _shared_query(lambda inspect: inspect.held())

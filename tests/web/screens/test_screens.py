@@ -13,7 +13,10 @@ from stowhand.web import dashboard
 from tests.support.browsing import Chromium, barriers, overflow, served, wear
 from tests.web.screens.conftest import Site
 
-SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/failures", "/workers"]
+SCREENS = [
+    *("/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/limits", "/limit?name=partner-api"),
+    *("/failures", "/workers"),
+]
 pytestmark = pytest.mark.xdist_group("screens")
 
 
@@ -58,7 +61,7 @@ async def test_a_page_is_complete_without_a_script(chromium: Chromium, full_site
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
         await page.goto(full_site.url)
-        for name in ("Jobs", "Queues", "Tasks", "Failures", "Workers", "Overview"):
+        for name in ("Jobs", "Queues", "Tasks", "Limits", "Failures", "Workers", "Overview"):
             await page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
             await expect(page.locator("#status")).to_contain_text("As of")
@@ -76,7 +79,7 @@ async def test_every_control_can_be_reached_by_the_keyboard(full_site: Site, pag
     assert ring == "solid"
 
 
-@pytest.mark.parametrize("path", ["/job?id={job}", "/again?id={job}", "/tasks"])
+@pytest.mark.parametrize("path", ["/job?id={job}", "/again?id={job}", "/tasks", "/limits", "/limit?name=partner-api"])
 async def test_the_tab_key_reaches_every_control(full_site: Site, page: Page, path: str) -> None:
     await page.goto(full_site.at(path.format(job=full_site.running)))
     controls = page.locator(":is(a[href], button, input:not([type=hidden]), textarea, summary):visible")
@@ -105,7 +108,12 @@ async def test_the_script_works_in_a_mounted_dashboard(chromium: Chromium, path:
 
 
 async def test_an_empty_store_shows_what_to_do_next(site: Site, page: Page) -> None:
-    for path, command in (("/jobs", "stowhand enqueue"), ("/queues", "--serial"), ("/workers", "stowhand worker")):
+    for path, command in (
+        ("/jobs", "stowhand enqueue"),
+        ("/queues", "--serial"),
+        ("/workers", "stowhand worker"),
+        ("/limits", "@app.task(limits="),
+    ):
         await page.goto(site.at(path))
         await expect(page.locator(".empty code")).to_contain_text(command)
         assert await barriers(page) == []
