@@ -62,7 +62,7 @@ CREATE TABLE stowhand_jobs (
     expires_at INTEGER,
     -- While the job is processing: its slot in its key, and its slot in the concurrency limit of its task. Otherwise the
     -- last ones.
-    key_slot INTEGER,
+    key_slot INTEGER NOT NULL DEFAULT 1,
     limit_name TEXT,
     limit_slot INTEGER,
     CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
@@ -116,7 +116,7 @@ CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
 
 CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'processing';
 -- A slot of a key is held by one job, while that job is processing. A serial key has one slot.
-CREATE UNIQUE INDEX stowhand_jobs_key_slots ON stowhand_jobs (serial, coalesce(key_slot, 1))
+CREATE UNIQUE INDEX stowhand_jobs_key_slots ON stowhand_jobs (serial, key_slot)
     WHERE state = 'processing' AND serial IS NOT NULL;
 
 -- A slot of a limit is held by one job, while that job is processing.
