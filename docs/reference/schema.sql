@@ -249,7 +249,7 @@ CREATE VIEW stowhand.jobs AS
     progress_text
    FROM stowhand.live;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text, limit_key text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -266,6 +266,7 @@ declare
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
+  if limit_key is not null then queue_name := "stowhand".key_of_task(identifier, queue_name, limit_key); end if;
   if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
@@ -300,7 +301,7 @@ begin
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text, limit_key text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -317,6 +318,7 @@ declare
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
+  if limit_key is not null then queue_name := "stowhand".key_of_task(identifier, queue_name, limit_key); end if;
   if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
@@ -351,7 +353,7 @@ begin
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text, limit_key text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -368,6 +370,7 @@ declare
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
+  if limit_key is not null then queue_name := "stowhand".key_of_task(identifier, queue_name, limit_key); end if;
   if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
@@ -819,7 +822,7 @@ begin
     raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
-  perform "stowhand".check_name('A serial key', _handler->>'serial', 128, 'GWBQN');
+  perform "stowhand".check_serial(_handler->>'serial');
   perform "stowhand".check_queue(_handler->>'queue');
   perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
@@ -831,7 +834,7 @@ declare
   _flag text;
 begin
   perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform "stowhand".check_name('A serial key', _serial, 128, 'GWBQN');
+  perform "stowhand".check_serial(_serial);
   perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
   perform "stowhand".check_queue(_queue);
   if _max_attempts < 1 then
@@ -885,6 +888,20 @@ begin
       using errcode = '22023';
   end if;
   if _on_failure is not null then perform "stowhand".check_handler(_on_failure); end if;
+end $$;
+
+CREATE FUNCTION stowhand.check_serial(_name text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  _tab constant int := position(E'\t' in _name);
+begin
+  if _tab > 0 then
+    perform "stowhand".check_name('The name of a limit', left(_name, _tab - 1), 128, 'GWBQN');
+    if length(_name) > _tab then perform "stowhand".check_name('The key of a limit', substr(_name, _tab + 1), 128, 'GWBQN'); end if;
+  else
+    perform "stowhand".check_name('A serial key', _name, 128, 'GWBQN');
+  end if;
 end $$;
 
 CREATE FUNCTION stowhand.check_size(_payload json) RETURNS json
@@ -2482,6 +2499,21 @@ CREATE FUNCTION stowhand.key_name(_limit text, _key text) RETURNS text
   select _limit || E'\t' || case when length(_key) > 128 then left(_key, 96) || md5(_key) else coalesce(_key, '') end
 $$;
 
+CREATE FUNCTION stowhand.key_of_task(_task text, _serial text, _key text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _limit text := (select t.key_limit from "stowhand".task_limits t where t.task = _task);
+begin
+  if _limit is null then
+    raise exception 'limit_key: task % has no limit with a key: a worker declares limits when it starts.', to_json(_task)
+      using errcode = '22023';
+  elsif _serial is not null then
+    raise exception 'A job has one key: use limit_key, or queue_name (the serial key), not both.' using errcode = '22023';
+  end if;
+  return "stowhand".key_name(_limit, _key);
+end $$;
+
 CREATE FUNCTION stowhand.key_opens_at(_name text, _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2849,7 +2881,7 @@ CREATE FUNCTION stowhand.pause_serial(serial_key text, _now timestamp with time 
 declare
   _at timestamptz := "stowhand".at(_now);
 begin
-  perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  perform "stowhand".check_serial(coalesce(serial_key, ''));
   -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || serial_key, 1));
   loop
@@ -3766,7 +3798,7 @@ CREATE FUNCTION stowhand.resume_serial(serial_key text, _now timestamp with time
 declare
   _at timestamptz := "stowhand".at(_now);
 begin
-  perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  perform "stowhand".check_serial(coalesce(serial_key, ''));
   update "stowhand".limit_keys q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
   -- This frees the key unless a job of it is running. Then the settlement of that job does.
@@ -4814,7 +4846,7 @@ CREATE TABLE stowhand.task_limits (
     key_limit text,
     key_path text[],
     CONSTRAINT has_a_limit CHECK (((concurrency IS NOT NULL) OR (rate IS NOT NULL) OR (key_limit IS NOT NULL))),
-    CONSTRAINT key_has_a_path CHECK (((key_limit IS NULL) = (key_path IS NULL)))
+    CONSTRAINT path_of_a_key CHECK (((key_limit IS NOT NULL) OR (key_path IS NULL)))
 );
 
 CREATE TABLE stowhand.task_queues (

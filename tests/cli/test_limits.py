@@ -94,3 +94,10 @@ def test_a_store_without_limits_says_so(call: Stowhand) -> None:
     empty = call("limits", "list")
     assert (empty.code, empty.out) == (0, "")
     assert empty.err.strip() == "No limits: workers declare them when they start."
+
+
+def test_one_key_is_paused_and_resumed(limited: Stowhand) -> None:
+    assert limited("limits", "pause", "call", "eu").out == "call: eu: paused\n"
+    assert "already paused" in limited("limits", "pause", "call", "eu").out
+    assert limited("serials", "list").out == "", "it is not a serial key"
+    assert limited("limits", "resume", "call", "eu").out == "call: eu: resumed\n"

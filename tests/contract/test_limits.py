@@ -43,7 +43,7 @@ async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
         name = options.get("name", task)
         kinds: dict[str, str] = {}
         if "key" in options:
-            kinds |= {"key_limit": name, "key": options["key"]}
+            kinds |= {"key_limit": name} | ({} if options["key"] is None else {"key": options["key"]})
             if "total" in options:
                 kinds["concurrency"] = name
             has_rate = "rate" in options
@@ -777,3 +777,24 @@ async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
     assert await claimed_tasks(harness, limit=1, suspects=True) == ["other"]
     await harness.settle(claim.lease)
     assert await claimed_tasks(harness, limit=1, suspects=True) == ["t"]
+
+
+@operated
+async def test_one_key_of_a_limit_is_paused(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=2))
+    await add_for(harness, "a", 3)
+    await add_for(harness, "b", 1)
+    assert (await harness.store.operate.pause_serial("t\ta")).changed
+    assert customers(await all_claims(harness)) == ["b"]
+    assert await harness.store.next_due(("t",)) is None
+    assert (await harness.store.operate.resume_serial("t\ta")).changed
+    assert customers(await all_claims(harness)) == ["a", "a"]
+
+
+async def test_an_enqueuer_computes_the_key(harness: StoreHarness) -> None:
+    await declare(harness, t={"key": None, "concurrency": 1})
+    for serial in ("t\teu", "t\teu", "t\tus", None, None):
+        await harness.add(serial=serial)
+    assert len(await all_claims(harness)) == 3
+    with pytest.raises(InvalidJob):
+        await harness.add(serial="t\t" + "x" * 129)

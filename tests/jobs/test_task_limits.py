@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from stowhand import App
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.task_limits import (
     LimitValues,
+    TaskLimits,
     after_starts,
     key_name,
     next_start,
@@ -106,3 +107,18 @@ def test_the_name_of_a_key_is_read_from_the_payload() -> None:
     assert long[0] != long[1]
     assert all(len(name) <= 132 for name in long)
     assert [own_serial(name) for name in ("api\t7", "mail", None)] == [None, "mail", None]
+
+
+def test_a_function_of_the_arguments_computes_the_key() -> None:
+    app = App("sqlite:///never-made.db")
+    limit = Concurrency(1, key=lambda customer: customer["region"].upper())
+
+    @app.task(limits=[limit])
+    async def call(customer: dict[str, str], number: int = 0) -> None: ...
+
+    assert call.new_job({"region": "eu"}).serial == "call\tEU"
+    assert app.registry.declarations().tasks == {"call": TaskLimits(key_limit="call")}
+    with pytest.raises(InvalidJob, match="the function of limits: key raised KeyError"):
+        call.new_job({})
+    with pytest.raises(ConfigurationError, match="limits: key: the function takes nobody, which is not an argument"):
+        app.task(name="b", limits=[Concurrency(1, key=lambda nobody: nobody)])(lambda customer: None)

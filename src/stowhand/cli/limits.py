@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
@@ -11,11 +12,12 @@ from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
 from stowhand.cli.input import ParsedText, with_options
 from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.queues import show_change
 from stowhand.cli.replies import show_all, show_answer
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import format_time
-from stowhand.jobs.task_limits import LimitValues, check_changes, parse_rate
-from stowhand.protocols.operator import LimitRow, read_limit
+from stowhand.jobs.task_limits import LimitValues, check_changes, parse_rate, stored_key
+from stowhand.protocols.operator import LimitRow, Operator, SerialChange, read_limit, read_serial
 from stowhand.protocols.queue_store import QueueStore
 
 
@@ -95,6 +97,40 @@ def reset_limit(name: str, as_json: bool, **option_values: Any) -> None:
     has_changed, values = with_store(settings_of(option_values).store, reset)
     answer = ("reset", f"in effect: {values}") if has_changed else ("unchanged", "it has no override and no hold")
     show_answer(name, {"limit": name}, *answer, as_json=as_json)
+
+
+key_arguments = with_options(
+    click.argument("name", metavar="LIMIT"), click.argument("key", metavar="KEY"), json_option, store_options
+)
+
+
+@command.command("pause")
+@key_arguments
+def pause(name: str, key: str, as_json: bool, **option_values: Any) -> None:
+    """Pause one key of a limit: its jobs do not start until resumed. Running jobs continue."""
+    _change_key(name, key, lambda operator: operator.pause_serial, "paused", option_values, as_json=as_json)
+
+
+@command.command("resume")
+@key_arguments
+def resume(name: str, key: str, as_json: bool, **option_values: Any) -> None:
+    """Resume one key of a limit."""
+    _change_key(name, key, lambda operator: operator.resume_serial, "resumed", option_values, as_json=as_json)
+
+
+def _change_key(
+    name: str,
+    key: str,
+    action: Callable[[Operator], Callable[[str], Awaitable[SerialChange]]],
+    outcome: str,
+    option_values: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    stored = read_serial(stored_key(read_limit(name), key))
+    change = with_store(settings_of(option_values).store, lambda store: action(store.operate)(stored))
+    subject = {"limit": name, "key": key}
+    show_change(f"{name}: {key}", subject, outcome, has_changed=change.changed, as_json=as_json)
 
 
 async def _read_values(store: QueueStore, name: str) -> LimitValues:

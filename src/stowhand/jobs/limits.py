@@ -130,6 +130,8 @@ def _check_optional(values: Sequence[object]) -> None:
             continue
         if name == "queue":
             check_queue(name, value)
+        elif name == "serial":
+            check_serial(name, value)
         elif name in _MAX_LENGTHS:
             check_name(name, value, _MAX_LENGTHS[name])
         else:
@@ -207,6 +209,21 @@ def check_name(field: str, name: object, limit: int) -> str:
     if not text.isprintable() and (match := _CONTROL_CHARACTERS.search(text)):
         raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; use one line of text")
     return text
+
+
+KEY_SEPARATOR = "\t"
+"""Between the name of a limit and a key, in the stored serial key of its jobs. No serial key contains it."""
+
+
+def check_serial(field: str, name: object) -> str:
+    """Return the name if it is a serial key, or the key of a limit as it is stored. Raises InvalidJob."""
+    if isinstance(name, str) and KEY_SEPARATOR in name:
+        limit, key = name.split(KEY_SEPARATOR, 1)
+        check_name(f"{field}: limit", limit, MAX_TASK_CHARACTERS)
+        if key:
+            check_name(f"{field}: key", key, MAX_SERIAL_CHARACTERS)
+        return name
+    return check_name(field, name, MAX_SERIAL_CHARACTERS)
 
 
 def check_queue(field: str, name: object) -> str:

@@ -7,7 +7,7 @@ row per name, and every worker obeys that row. The arithmetic of rates is here, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, format_duration, parse_duration, seconds
+from stowhand.jobs.limits import KEY_SEPARATOR
 
 MAX_CONCURRENCY = 1_000_000
 """Maximum of the number of jobs of a limit that run at the same time."""
@@ -23,30 +24,33 @@ MAX_RATE = 1_000_000
 MAX_RATE_SECONDS = 366 * 86_400.0
 
 
-KEY_SEPARATOR = "\t"
-"""Between the name of a limit and a key, in the stored serial key of its jobs. No serial key contains it."""
-
-
 def own_serial(stored: str | None) -> str | None:
     """Return the serial key of a job; ``None`` if the stored one is the key of a limit."""
     return None if stored is None or KEY_SEPARATOR in stored else stored
 
 
-def key_name(limit: str, path: str, payload: str) -> str:
+def key_name(limit: str, path: str | None, payload: str) -> str:
     """Return the name under which the key of a job is stored, for the value of an argument in its payload.
 
-    Long keys are shortened by their hash. PostgreSQL computes the same (limits.sql).
+    ``path`` is ``None`` if the enqueuer computes keys, and has passed none for this job.
+
+    PostgreSQL computes the same (limits.sql).
     """
-    value: Any = strict_json.decode(payload)
-    for name in path.split("."):
+    value: Any = None if path is None else strict_json.decode(payload)
+    for name in () if path is None else path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    text = value or "" if isinstance(value, str | None) else strict_json.encode_plain(value)
-    if len(text) > MAX_KEY_CHARACTERS:
-        text = text[:96] + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-    return f"{limit}{KEY_SEPARATOR}{text}"
+    return stored_key(limit, value or "" if isinstance(value, str | None) else strict_json.encode_plain(value))
 
 
-MAX_KEY_CHARACTERS = 128
+def stored_key(limit: str, key: str) -> str:
+    """Return the name under which a key of a limit is stored. Long keys are shortened by their hash."""
+    if len(key) > limits.MAX_SERIAL_CHARACTERS:
+        key = key[:96] + hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
+    return f"{limit}{KEY_SEPARATOR}{key}"
+
+
+Key = str | Callable[..., object]
+"""An argument of a task, or a function of some of its arguments by name."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -55,7 +59,8 @@ class Concurrency(msgspec.Struct, frozen=True):
     Args:
         limit: Maximum number of running jobs; at least 1.
         key: An argument of the task, such as ``"customer_id"`` or ``"order.region"``: the limit is for the jobs of each
-            value. Jobs without the argument share one key. ``None``: for all jobs.
+            value. Jobs without the argument share one key. Or a function of some arguments by name; then callers of SQL
+            pass ``limit_key``. ``None``: for all jobs.
         name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
         per: ``"store"``, or ``"worker"``: in each worker process separately, for memory or a GPU. Such a limit has no
             name, and the store keeps nothing of it.
@@ -66,7 +71,7 @@ class Concurrency(msgspec.Struct, frozen=True):
     """
 
     limit: int
-    key: str | None = None
+    key: Key | None = None
     name: str | None = None
     per: Literal["store", "worker"] = "store"
 
@@ -77,7 +82,7 @@ class Concurrency(msgspec.Struct, frozen=True):
         if self.per == "worker" and (self.name is not None or self.key is not None):
             raise ConfigurationError("Concurrency: a limit per worker has no name and no key; leave them out")
         _check_name("Concurrency", "name", self.name)
-        _check_name("Concurrency", "key", self.key)
+        _check_name("Concurrency", "key", None if callable(self.key) else self.key)
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -97,7 +102,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     limit: int
     per: Duration = 1.0
-    key: str | None = None
+    key: Key | None = None
     name: str | None = None
     burst: int = 1
 
@@ -112,7 +117,7 @@ class Rate(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"Rate: per: got {self.per!r}; use 1 ms to 366 days")
         msgspec.structs.force_setattr(self, "per", period)
         _check_name("Rate", "name", self.name)
-        _check_name("Rate", "key", self.key)
+        _check_name("Rate", "key", None if callable(self.key) else self.key)
 
     @property
     def period(self) -> float:
@@ -168,7 +173,7 @@ class TaskLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     key_limit: str | None = None
     """The limit with keys."""
     key: str | None = None
-    """The argument that is the key."""
+    """The argument that is the key; ``None``: the enqueuer computes it."""
     per_worker: int | None = None
 
     @property
@@ -194,10 +199,19 @@ class TaskDeclarations(msgspec.Struct, frozen=True):
 NO_DECLARATIONS = TaskDeclarations()
 
 
-def read_limits(task: str, declared: object) -> tuple[TaskLimits, dict[str, LimitValues]]:
-    """Return the limits of a task, and the values of those in the store by name. Raises ConfigurationError."""
+class DeclaredLimits(msgspec.Struct, frozen=True):
+    """The limits of one task as it declares them."""
+
+    limits: TaskLimits = NO_LIMITS
+    values: Mapping[str, LimitValues] = {}
+    """The values of those in the store, by name."""
+    key_function: Callable[..., object] | None = None
+
+
+def read_limits(task: str, declared: object) -> DeclaredLimits:
+    """Return the limits of a task. Raises ConfigurationError."""
     if declared is None:
-        return NO_LIMITS, {}
+        return DeclaredLimits()
     if isinstance(declared, Concurrency | Rate):
         declared = [declared]
     if not isinstance(declared, Iterable) or isinstance(declared, str | bytes | Mapping):
@@ -215,7 +229,10 @@ def read_limits(task: str, declared: object) -> tuple[TaskLimits, dict[str, Limi
         names |= own_names
         for name in (own_names[field] for field in ("concurrency", "rate", "key_limit") if field in own_names):
             values[name] = merge(values.get(name), own_values)
-    return TaskLimits(**names), values
+    key = names.get("key")
+    if callable(key):
+        names["key"] = None
+    return DeclaredLimits(TaskLimits(**names), values, key if callable(key) else None)
 
 
 def _read_limit(task: str, limit: object) -> tuple[str, dict[str, Any], LimitValues]:

@@ -326,7 +326,7 @@ class WorkerList(Protocol):
 
 def read_serial(name: str) -> str:
     """Return the name of a serial key. Raises InvalidJob."""
-    return limits.check_name("serial", name, limits.MAX_SERIAL_CHARACTERS)
+    return limits.check_serial("serial", name)
 
 
 def read_task(name: str) -> str:

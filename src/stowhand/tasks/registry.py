@@ -20,6 +20,7 @@ from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.task_limits import (
     NO_LIMITS,
     Concurrency,
+    DeclaredLimits,
     LimitValues,
     Rate,
     TaskDeclarations,
@@ -38,7 +39,7 @@ from stowhand.tasks.resources import SharedResources
 from stowhand.tasks.result import read_result
 from stowhand.tasks.retry_rules import Errors, RetryRules, read_retry_rules
 from stowhand.tasks.shape import Shape, shape_of
-from stowhand.tasks.unique import Unique, Uniqueness, read_unique
+from stowhand.tasks.unique import LimitKey, Unique, Uniqueness, read_unique
 
 Executor = Literal["loop", "thread"]
 Mismatch = Literal["retry", "poison"]
@@ -102,6 +103,8 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     limits: TaskLimits = NO_LIMITS
     limit_values: Mapping[str, LimitValues] = {}
     """The values of the limits in the store, by name."""
+    limit_key: LimitKey | None = None
+    """Computes the key of a limit for each job, if it is a function."""
     file: str | None = None
     """File of the task, if it was loaded from a folder."""
     executable: bool = False
@@ -111,6 +114,8 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """Return the job with the key and the failure job that the task declares. Raises InvalidJob."""
         if self.unique is not None:
             job = self.unique.with_key(job)
+        if self.limit_key is not None:
+            job = self.limit_key.with_key(job)
         if self.on_failure is not None and job.on_failure is None:
             job = msgspec.structs.replace(job, on_failure=self.on_failure.job)
         return job
@@ -118,6 +123,11 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def read_result(self, text: str | None) -> Any:
         """Return a result in the annotated return type of the function. Raises PayloadMismatch."""
         return read_result(self.function, text)
+
+    @property
+    def has_job_rules(self) -> bool:
+        """Whether ``with_job_rules`` changes jobs."""
+        return self.unique is not None or self.on_failure is not None or self.limit_key is not None
 
     @property
     def origin(self) -> str:
@@ -359,8 +369,8 @@ def _read_definition(
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique computes the keys of the jobs; use key or unique, not both")
-    task_limits, limit_values = read_limits(name, options.get("limits"))
-    _check_limit_key(task_limits.key, template, shape)
+    declared_limits = read_limits(name, options.get("limits"))
+    limit_key = _read_limit_key(declared_limits, template, shape)
     is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
@@ -375,21 +385,27 @@ def _read_definition(
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
         on_failure=read_on_failure(options.get("on_failure")),
-        limits=task_limits,
-        limit_values=limit_values,
+        limits=declared_limits.limits,
+        limit_values=declared_limits.values,
+        limit_key=limit_key,
     )
 
 
-def _check_limit_key(key: str | None, template: NewJob, shape: Shape) -> None:
-    """Raise ConfigurationError for a key that is not an argument, or beside a serial key."""
-    if key is None:
-        return
+def _read_limit_key(declared: DeclaredLimits, template: NewJob, shape: Shape) -> LimitKey | None:
+    """Return the function that computes keys. Raises ConfigurationError for a wrong key, or beside a serial key."""
+    limit, key = declared.limits.key_limit, declared.limits.key
+    if limit is None:
+        return None
     if template.serial is not None:
         raise ConfigurationError("serial: a job has one key; use serial, or a limit with a key, not both")
+    if declared.key_function is not None:
+        return LimitKey(limit, shape, declared.key_function)
+    assert key is not None
     if shape.whole is None and (argument := key.partition(".")[0]) not in shape.names:
         raise ConfigurationError(
             f"limits: key: {argument!r} is not an argument of the task{suggest(argument, shape.names)}"
         )
+    return None
 
 
 def _refuse_unknown(options: TaskOptions) -> None:

@@ -187,7 +187,7 @@ class ConfiguredTask(Generic[P, R_co]):
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
         definition = self._definition
-        return job if definition.unique is None and definition.on_failure is None else definition.with_job_rules(job)
+        return definition.with_job_rules(job) if definition.has_job_rules else job
 
     @needs_loop("app.sync.enqueue_many({0.name}.new_job(…) for …)")
     async def enqueue_many(

@@ -16,6 +16,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload, a_type, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.jobs.task_limits import stored_key
 from stowhand.tasks.shape import ABSENT, Shape
 
 Unique = Literal["arguments"] | Callable[..., object]
@@ -51,12 +52,13 @@ class Uniqueness:
     def with_key(self, job: NewJob) -> NewJob:
         """Return the job with the key of its payload. Raises InvalidJob."""
         self.refuse_key(job)
-        digest = hashlib.sha256(strict_json.canonical(self._key_value(job))).hexdigest()[:32]
+        digest = hashlib.sha256(strict_json.canonical(self.value(job, "unique"))).hexdigest()[:32]
         return msgspec.structs.replace(
             job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE, unique_period=self._period_seconds
         )
 
-    def _key_value(self, job: NewJob) -> object:
+    def value(self, job: NewJob, option: str) -> object:
+        """Return the arguments of the job, or what the function returns for them. Raises InvalidJob."""
         try:
             arguments = self._defaults | self._shape.read(job.payload)
         except (UndecodablePayload, PayloadMismatch) as error:
@@ -69,12 +71,27 @@ class Uniqueness:
         try:
             value = self._key_function(**{name: arguments[name] for name in self._names})
         except Exception as error:  # the application's function
-            raise InvalidJob(f"task {job.task!r}: the function of unique raised {error!r}") from error
+            raise InvalidJob(f"task {job.task!r}: the function of {option} raised {error!r}") from error
         if value is None:
             raise InvalidJob(
-                f"task {job.task!r}: the function of unique returned None; return a value that identifies the job"
+                f"task {job.task!r}: the function of {option} returned None; return a value that identifies the job"
             )
         return value
+
+
+class LimitKey:
+    """Computes the key of a limit from some arguments of a job."""
+
+    def __init__(self, limit: str, shape: Shape, key_function: Callable[..., object]) -> None:
+        """Raise ConfigurationError for a function that takes anything else."""
+        self._limit = limit
+        self._arguments = Uniqueness(shape, None, key_function, _argument_names(key_function, shape, "limits: key"))
+
+    def with_key(self, job: NewJob) -> NewJob:
+        """Return the job with its key. Raises InvalidJob."""
+        value = self._arguments.value(job, "limits: key")
+        key = value if isinstance(value, str) else strict_json.encode(value, what="the key of the limit")
+        return msgspec.structs.replace(job, serial=stored_key(self._limit, key))
 
 
 def _prefix(job: NewJob) -> str:
@@ -115,7 +132,7 @@ def _refuse_defaults(shape: Shape) -> None:
             raise ConfigurationError(f"unique='arguments': {error}; use a function instead") from None
 
 
-def _argument_names(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
+def _argument_names(key_function: Callable[..., Any], shape: Shape, option: str = "unique") -> tuple[str, ...]:
     """Return the names of the arguments that the function takes."""
     names = []
     for parameter in inspect.signature(key_function).parameters.values():
@@ -124,7 +141,7 @@ def _argument_names(key_function: Callable[..., Any], shape: Shape) -> tuple[str
             names.append(parameter.name)
         elif not by_name or parameter.default is parameter.empty:
             raise ConfigurationError(
-                f"unique: the function takes {parameter}, which is not an argument of the task; it may take:"
+                f"{option}: the function takes {parameter}, which is not an argument of the task; it may take:"
                 f" {', '.join(shape.names)}"
             )
     return tuple(names)

@@ -256,3 +256,18 @@ def test_calls_with_the_same_keys_in_opposite_order_do_not_deadlock(postgres_url
             done.result(timeout=60)
     lengths = {length for (length,) in sql("select json_array_length(payload) from stowhand.live")}
     assert lengths == ({15, 30} if skipped else {30})
+
+
+def test_sql_passes_the_key_of_a_limit(sql: Sql) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match='task "call" has no limit with a key'):
+        sql("select stowhand.add_job('call', limit_key := 'eu')")
+    sql(
+        """select stowhand.declare_tasks('{"queues": {"call": "default"},
+        "tasks": {"call": {"key_limit": "api"}}, "limits": {"api": {"key_concurrency": 1}}}')"""
+    )
+    for key in ("eu", "eu", "us"):
+        sql("select stowhand.add_job('call', limit_key := %s)", key)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="A job has one key"):
+        sql("select stowhand.add_job('call', limit_key := 'eu', queue_name := 'q')")
+    claimed = sql("select serial from stowhand.claim('w', gen_random_uuid(), 10, 30, null, null, false) where id > 0")
+    assert sorted(claimed) == [("api\teu",), ("api\tus",)]

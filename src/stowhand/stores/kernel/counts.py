@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stowhand.jobs.job import State
+from stowhand.jobs.limits import KEY_SEPARATOR
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.task_limits import KEY_SEPARATOR
 from stowhand.protocols.counts import (
     MAX_EXACT_COUNT,
     MAX_EXACT_COUNT_FOR_METRICS,

@@ -50,7 +50,7 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
     if not leases:  # the job is in the history
         return explain(Facts(job=job, now=now))
     ((lease_until, expires_at, on_failure, serial),) = leases
-    paused = yield Query(_PAUSE_QUERY, {"serial": job.serial})
+    paused = yield Query(_PAUSE_QUERY, {"serial": serial})
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     loads = yield Query(_WORKER_LOADS_QUERY)
     limits = yield from read_limits_of(engine, job.task, serial)

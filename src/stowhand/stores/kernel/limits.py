@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from stowhand.jobs import task_limits
-from stowhand.jobs.task_limits import KEY_SEPARATOR, NO_LIMITS, LimitValues, TaskLimits, overridden
+from stowhand.jobs.limits import KEY_SEPARATOR
+from stowhand.jobs.task_limits import NO_LIMITS, LimitValues, TaskLimits, overridden
 from stowhand.protocols.operator import MAX_SHOWN_SLOTS, LimitRow
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, read_now
 

@@ -214,8 +214,12 @@ def _explain_pauses(facts: Facts) -> Iterator[Reason]:
 def _explain_serial_key(facts: Facts) -> Iterator[Reason]:
     serial, holder = facts.job.serial, facts.holder
     if facts.paused_since is not None:
-        paused = f"its serial key {serial!r} is paused, since {_format_time(facts.paused_since)}"
-        yield Reason("serial_paused", paused, f"stowhand serials resume {shlex.quote(str(serial))}")
+        subject, undo = f"its serial key {serial!r}", f"stowhand serials resume {shlex.quote(str(serial))}"
+        for limit in facts.limits:
+            if limit.key is not None:
+                subject = f"its key {limit.key!r} of the limit {limit.row.name!r}"
+                undo = f"stowhand limits resume {shlex.quote(limit.row.name)} {shlex.quote(limit.key)}"
+        yield Reason("serial_paused", f"{subject} is paused, since {_format_time(facts.paused_since)}", undo)
     if holder is not None:
         held = f"its serial key {serial!r} is held by job {holder.job_id}"
         held += f", since {_format_time(holder.since)}, on {holder.worker}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stowhand.jobs.task_limits import KEY_SEPARATOR
+from stowhand.jobs.limits import KEY_SEPARATOR
 from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.queue_store import MAX_EXAMINED_FAILURES
 from stowhand.stores.kernel.counts import NEWEST_FAILED_COUNTS, list_paused
@@ -24,7 +24,9 @@ def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[Serial
     paused = yield from list_paused(engine)
     if is_paused and not paused:
         return []
-    serials = {name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
+    serials = {
+        name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items() if KEY_SEPARATOR not in name
+    }
 
     def change(name: str, **numbers: object) -> None:
         if KEY_SEPARATOR not in name and (name in serials or not is_paused):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.limits import KEY_SEPARATOR
 from stowhand.jobs.queues import DEFAULT_QUEUE, Queues
-from stowhand.jobs.task_limits import KEY_SEPARATOR
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_connection import write_in_savepoint

@@ -13,14 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from stowhand.jobs import task_limits
-from stowhand.jobs.task_limits import (
-    KEY_SEPARATOR,
-    NO_LIMITS,
-    LimitValues,
-    TaskDeclarations,
-    TaskLimits,
-    overridden,
-)
+from stowhand.jobs.limits import KEY_SEPARATOR
+from stowhand.jobs.task_limits import NO_LIMITS, LimitValues, TaskDeclarations, TaskLimits, overridden
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -132,6 +126,8 @@ class Limits:
         if name not in self._keys:
             limit = self._limits.get(name.partition(KEY_SEPARATOR)[0])
             values = LimitValues() if limit is None else limit.values.of_keys()
+            if self._tx.row("is_paused", name=name):
+                values = LimitValues(concurrency=0)
             used = self._tx.column("used_key_slots", name=name)
             times = self._tx.row("limit_key", name=name) or (None, None)
             self._keys[name] = Limit(self._tx, name, values, used, times)
@@ -156,7 +152,7 @@ class Limits:
                 continue
             own = self._by_task.get(task, NO_LIMITS)
             key_name = serial if serial is not None and KEY_SEPARATOR in serial else None
-            if serial is None and own.key_limit is not None and own.key is not None:
+            if serial is None and own.key_limit is not None:
                 key_name = task_limits.key_name(own.key_limit, own.key, payload)
             if self._admit_one(admission, job_id, own, key_name, is_ahead=len(admission.ids) >= free):
                 rooms[task] -= 1

@@ -1,3 +1,18 @@
+-- Return the stored key for this key of the limit of a task.
+create or replace function {schema}.key_of_task(_task text, _serial text, _key text) returns text
+language plpgsql as $$
+declare
+  _limit text := (select t.key_limit from {schema}.task_limits t where t.task = _task);
+begin
+  if _limit is null then
+    raise exception 'limit_key: task % has no limit with a key: a worker declares limits when it starts.', to_json(_task)
+      using errcode = '22023';
+  elsif _serial is not null then
+    raise exception 'A job has one key: use limit_key, or queue_name (the serial key), not both.' using errcode = '22023';
+  end if;
+  return {schema}.key_name(_limit, _key);
+end $$;
+
 -- Created three times (function_texts.py), for a payload of json, of jsonb and of text. With two candidates, a literal
 -- would fit both and be refused as ambiguous. With three, PostgreSQL chooses `text`, which it prefers for a literal
 -- without a type.
@@ -7,7 +22,7 @@
 create or replace function {schema}.add_job(
   identifier text, payload {payload}, queue_name text default null, run_at timestamptz default null,
   max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
-  job_key_mode text default 'replace', work_queue text default null
+  job_key_mode text default 'replace', work_queue text default null, limit_key text default null
 ) returns {schema}.jobs
 language plpgsql {definer} as $$
 #variable_conflict use_column
@@ -23,6 +38,7 @@ declare
   _keyed {schema}.live;
   _job {schema}.jobs;
 begin
+  if limit_key is not null then queue_name := {schema}.key_of_task(identifier, queue_name, limit_key); end if;
   if {schema}.is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform {schema}.refuse_reserved(identifier);
     perform {schema}.check_job(

@@ -74,6 +74,20 @@ begin
   end if;
 end $$;
 
+-- A serial key, or the key of a limit as it is stored (limits.sql: key_name).
+create or replace function {schema}.check_serial(_name text) returns void
+language plpgsql immutable as $$
+declare
+  _tab constant int := position(E'\t' in _name);
+begin
+  if _tab > 0 then
+    perform {schema}.check_name('The name of a limit', left(_name, _tab - 1), 128, 'GWBQN');
+    if length(_name) > _tab then perform {schema}.check_name('The key of a limit', substr(_name, _tab + 1), 128, 'GWBQN'); end if;
+  else
+    perform {schema}.check_name('A serial key', _name, 128, 'GWBQN');
+  end if;
+end $$;
+
 -- No option of a worker could name a queue with a comma or outer blanks. The same rule is in jobs/limits.py: check_queue.
 create or replace function {schema}.check_queue(_queue text) returns void
 language plpgsql immutable as $$
@@ -94,7 +108,7 @@ declare
   _flag text;
 begin
   perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform {schema}.check_name('A serial key', _serial, 128, 'GWBQN');
+  perform {schema}.check_serial(_serial);
   perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
   perform {schema}.check_queue(_queue);
   if _max_attempts < 1 then

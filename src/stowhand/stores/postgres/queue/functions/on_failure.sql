@@ -12,7 +12,7 @@ begin
     raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
-  perform {schema}.check_name('A serial key', _handler->>'serial', 128, 'GWBQN');
+  perform {schema}.check_serial(_handler->>'serial');
   perform {schema}.check_queue(_handler->>'queue');
   perform {schema}.refuse_reserved(_handler->>'task');
 end $$;

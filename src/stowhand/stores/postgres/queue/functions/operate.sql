@@ -7,7 +7,7 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
-  perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  perform {schema}.check_serial(coalesce(serial_key, ''));
   -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended({channel} || serial_key, 1));
   loop
@@ -27,7 +27,7 @@ language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
-  perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  perform {schema}.check_serial(coalesce(serial_key, ''));
   update {schema}.limit_keys q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
   -- This frees the key unless a job of it is running. Then the settlement of that job does.

@@ -299,11 +299,12 @@ create table {schema}.task_limits (
   task text primary key,
   concurrency text references {schema}.limits (name),
   rate text references {schema}.limits (name),
-  -- The limit with keys, and the argument that is the key: its name, and those of its members.
+  -- The limit with keys, and the argument that is the key: its name, and those of its members. NULL: the enqueuer computes
+  -- the key.
   key_limit text references {schema}.limits (name),
   key_path text[],
   constraint has_a_limit check (concurrency is not null or rate is not null or key_limit is not null),
-  constraint key_has_a_path check ((key_limit is null) = (key_path is null))
+  constraint path_of_a_key check (key_limit is not null or key_path is null)
 );
 
 -- The tokens of claims whose reply was lost. A token in this table cannot claim any more.

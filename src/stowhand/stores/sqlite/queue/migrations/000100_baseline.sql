@@ -133,7 +133,7 @@ CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task, queue) WHERE 
 CREATE TABLE stowhand_paused (
     serial TEXT PRIMARY KEY,
     since INTEGER NOT NULL,
-    CONSTRAINT serial_is_text CHECK (typeof(serial) = 'text' AND length(serial) BETWEEN 1 AND 128)
+    CONSTRAINT serial_is_text CHECK (typeof(serial) = 'text' AND length(serial) BETWEEN 1 AND 257)
 ) WITHOUT ROWID;
 
 -- Paused tasks and queues.

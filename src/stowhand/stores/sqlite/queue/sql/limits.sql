@@ -19,6 +19,9 @@ ORDER BY key_slot
 -- name: limited_jobs
 SELECT id, task, serial, payload FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- name: is_paused
+SELECT 1 FROM stowhand_paused WHERE serial = :name
+
 -- name: limit_key
 SELECT next_start, held_until FROM stowhand_limit_keys WHERE name = :name
 
