@@ -42,13 +42,13 @@ SLOW_CLAIM_SECONDS_PER_JOB = 0.000_1
 """A claim from the beginning that takes longer is slow. A claim on a healthy table takes much less."""
 CURSOR_TIME_FACTOR = 9.0
 """Seconds for which claims start at the cursor, for each second that the claim from the beginning took."""
-_UNFINISHED_ID = 0
+UNFINISHED_ID = 0
 """The id of a row that means: the walk over busy serial keys is unfinished, so claim again."""
 _NO_JOB_ID = -1
 """The id of a row that means: no job was claimed. The row holds the time of the next due job."""
 _ANSWER_SECONDS = 0.1
 """Seconds for which the answer of a poll is valid."""
-_MAX_ROUNDS = 60
+MAX_ROUNDS = 60
 _MAX_CURSORS = 16
 _scan_position = itemgetter(*map(CLAIMED_COLUMN_NAMES.index, ("priority", "run_at", "id")))
 """Getter of the priority, run_at and id of a claimed row."""
@@ -121,7 +121,7 @@ class Claims:
             *(request.worker, request.token, request.limit, request.lease),
             *(_list_or_none(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
             *queue_values(request.queues),
-            *_limit_values(request),
+            *limit_values(request),
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
@@ -146,18 +146,18 @@ class Claims:
                 late, ends_in = foreign
                 self._foreign_leases.set_answer(ends_in, none_expired=not late)
             return []
-        if rows[0][0] == _UNFINISHED_ID:
+        if rows[0][0] == UNFINISHED_ID:
             return await self._claim(request)
         rows.sort(key=_scan_position)
         return read_claims([row[:-2] for row in rows], request.worker, request.token)
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         cursor = self._cursor_for(request)
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             started = stopwatch()
             start = cursor.start(started) if cursor is not None else None
             rows = await self._ask(request, start)
-            if rows and rows[0][0] == _UNFINISHED_ID:
+            if rows and rows[0][0] == UNFINISHED_ID:
                 continue
             rows.sort(key=_scan_position)
             ended = stopwatch()
@@ -237,7 +237,7 @@ class Claims:
             raise StoreError(
                 f"{self._context.address}: none of {len(refused)} jobs can be claimed: job {key}: {reason}"
             )
-        return claimed if claimed or not refused else [(_UNFINISHED_ID,)]
+        return claimed if claimed or not refused else [(UNFINISHED_ID,)]
 
     async def _rows(self, request: ClaimRequest, start: Position | None, *, one_by_one: bool) -> list[Row]:
         values = (
@@ -253,7 +253,7 @@ class Claims:
             [int(key) for key in self._passed_over.current()] or None,
             one_by_one,
             *queue_values(request.queues),
-            *_limit_values(request),
+            *limit_values(request),
         )
         return await self._link.rows(self._context.statements["claim"], values)
 
@@ -315,7 +315,7 @@ def queue_values(queues: Queues) -> tuple[list[str] | None, list[str] | None]:
     return _list_or_none(queues.only), list(queues.excluded) or None
 
 
-def _limit_values(request: ClaimRequest) -> tuple[int | None, str | None]:
+def limit_values(request: ClaimRequest) -> tuple[int | None, str | None]:
     """Return the parameters ``_free`` and ``_rooms`` of the claiming functions."""
     rooms = msgspec.json.encode(request.task_rooms).decode() if request.task_rooms else None
     return request.free_slots, rooms

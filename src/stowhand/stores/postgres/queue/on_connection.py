@@ -16,7 +16,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.callers.caller import function_call
 from stowhand.stores.database.link import Session
-from stowhand.stores.postgres.queue.claims import queue_values
+from stowhand.stores.postgres.queue.claims import MAX_ROUNDS, UNFINISHED_ID, limit_values, queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.installer import Installer
@@ -62,9 +62,14 @@ class PostgresOnConnection:
             *(request.worker, request.token, request.limit, request.lease, tasks, None, False),
             *(self._context.now(), None, None, None, None, False),
             *queue_values(request.queues),
+            *limit_values(request),
         )
-        claimed = self._rows("claim", values)
-        return [self._claim(row[0], row[-1], request.token) for row in claimed]
+        rows = self._rows("claim", values)
+        for _ in range(MAX_ROUNDS):
+            if not rows or rows[0][0] != UNFINISHED_ID:
+                break
+            rows = self._rows("claim", values)
+        return [self._claim(row[0], row[-1], request.token) for row in rows if row[0] > 0]
 
     def settle(self, lease: Lease, settlement: Settlement) -> bool:
         query = self._plan.settle([(lease, settlement)])
