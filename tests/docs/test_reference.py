@@ -206,7 +206,7 @@ def test_the_page_of_sql_shows_the_real_add_job(postgres_url: str) -> None:
     with installed(postgres_url) as connection:
         row = connection.execute(
             "select proargnames, array(select format_type(t, null) from unnest(proargtypes) with ordinality u(t, n)"
-            " order by n) from pg_proc where proname = 'add_job' and pronargdefaults = 9"
+            " order by n) from pg_proc where proname = 'add_job' and pronargdefaults = 10"
             " and 'json'::regtype = any(proargtypes)"
         ).fetchone()
     assert row is not None
