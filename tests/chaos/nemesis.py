@@ -39,6 +39,10 @@ class Fleet:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     frozen: dict[int, threading.Timer] = field(default_factory=dict)
     started: int = 0
+    deaths: dict[int, float] = field(default_factory=dict)
+    """By process id: the time at which it was dead."""
+    pauses: list[tuple[int, float]] = field(default_factory=list)
+    """Process ids, and the times at which they were frozen."""
 
     def keep(self) -> None:
         """Replace the dead, and forget those that were frozen long enough."""
@@ -52,6 +56,7 @@ class Fleet:
         process = self.rng.choice(self.processes)
         _send(process.pid, signal.SIGKILL)
         process.wait()
+        self.deaths[process.pid] = time.time()
         if process.pid in self.frozen:
             self.frozen.pop(process.pid).cancel()
         return f"killed {process.pid}"
@@ -65,6 +70,7 @@ class Fleet:
         if not awake:
             return "nobody left to freeze"
         process = self.rng.choice(awake)
+        self.pauses.append((process.pid, time.time()))
         _send(process.pid, signal.SIGSTOP)
         self.frozen[process.pid] = threading.Timer(self.freeze, _send, (process.pid, signal.SIGCONT))
         self.frozen[process.pid].start()

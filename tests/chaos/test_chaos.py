@@ -1,7 +1,8 @@
 """Chaos, small tier: real processes, a server of their own, kills and freezes by a seeded plan, and a clean ledger.
 
-``CHAOS_SEED`` repeats a plan. What is shown: nothing lost, no settlement of a stale lease accepted, nothing stuck,
-attempts within bounds, and no transition that breaks a rule of tests/support/history.py.
+``CHAOS_SEED`` repeats a plan, and ``CHAOS_SCALE=10`` makes so many times the faults and half as many times the jobs.
+What is shown: nothing lost, no settlement of a stale lease accepted, nothing stuck, attempts within bounds, no more
+jobs at once than limits and serial keys allow, and no transition that breaks a rule of tests/support/history.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import re
 import sqlite3
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -24,45 +25,60 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import open_store
+from tests.chaos.ledger import Entry, executions, overlaps, read_ledger
 from tests.chaos.nemesis import Fault, Fleet, Plan
+from tests.chaos.work import LIMITS
 from tests.support import history
+from tests.support.history import Transition
 from tests.support.servers import PostgresServer
 
-JOBS = 5_000
-KILLS, FREEZES, TERMINATED = 10, 5, 5
+SCALE = int(os.environ.get("CHAOS_SCALE", "1"))
+JOBS = {
+    task: count * max(SCALE // 2, 1)
+    for task, count in {
+        "step": 4000,
+        "serial": 200,
+        "at_once": 300,
+        "customer": 250,
+        "paced": 150,
+        "paced_customer": 100,
+    }.items()
+}
+"""The number of jobs of each task."""
+KEYS = 5
+TOTAL = sum(JOBS.values())
+MAXIMA = {"serial": 1, "at_once": 3, "customer": 2}
+KILLS, FREEZES, TERMINATED, CLOCK_STEPS = 10 * SCALE, 5 * SCALE, 5 * SCALE, SCALE
 PAUSE = 0.03
-RESETS = 50
+LONG_PAUSE = 2.5
+"""Seconds: longer than a lease, which heartbeats renew."""
+RESETS = 100 * SCALE
 """More than faults: whom workers die under again and again by chance is not to be given up."""
-DEADLINE = 200.0
+DEADLINE = 200.0 * SCALE
 OPTIONS = StoreOptions(history=3600.0)
-COMPLETED = re.compile(r"Completed task (\d+) \(step\) with success")
+COMPLETED = re.compile(r"Completed task (\d+) \(\w+\) with success")
 
 
-@dataclass
-class Entry:
-    """One line of the ledger."""
-
-    what: str
-    number: int
-    job_id: int
-    epoch: int
-    token: str
-    pid: int
-
-
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * SCALE)
 def test_a_sqlite_queue_loses_nothing_under_kills_and_freezes(tmp_path: Path, seed: int) -> None:
-    Chaos(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed).run()
+    """An execution that continues after its process was paused beyond its lease counts as ended with that lease."""
+    chaos = Chaos(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed)
+    clock = tmp_path / "clock"
+    chaos.fleet.environment["CHAOS_CLOCK"] = str(clock)
+    chaos.faults += [lambda: chaos.step_clock(lambda shift: _replace(clock, str(shift)))] * CLOCK_STEPS
+    chaos.run()
 
 
 @pytest.mark.durable
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * SCALE)
 def test_a_postgres_queue_loses_nothing_under_kills_freezes_and_a_server_restart(
     tmp_path: Path, seed: int, durable_postgres: PostgresServer
 ) -> None:
+    """An execution that continues after its process was paused beyond its lease counts as ended with that lease."""
     chaos = Chaos(durable_postgres.url("postgres"), tmp_path, seed)
     chaos.faults += [lambda: terminate_backend(durable_postgres, chaos.rng)] * TERMINATED
-    chaos.faults.append(lambda: restart(durable_postgres))
+    chaos.faults += [lambda: restart(durable_postgres)] * SCALE
+    chaos.faults += [lambda: chaos.step_clock(lambda shift: step_postgres(durable_postgres, shift))] * CLOCK_STEPS
     chaos.forgets_claims = True
     chaos.run()
 
@@ -87,6 +103,21 @@ def restart(server: PostgresServer) -> str:
     return "restarted the server"
 
 
+def step_postgres(server: PostgresServer, shift: float) -> None:
+    """Set the clock that the functions of the store read."""
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(
+            "create or replace function stowhand.at(_now timestamptz) returns timestamptz language sql as $$"
+            f" select coalesce(stowhand.pinned(_now), clock_timestamp() + {shift} * interval '1 second') $$"
+        )
+
+
+def _replace(file: Path, text: str) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 class Chaos:
     """One run against one store."""
 
@@ -99,6 +130,8 @@ class Chaos:
         self.fleet = Fleet(url, folder, environment, self.rng)
         self.faults: list[Fault] = [self.fleet.kill_one] * KILLS + [self.fleet.freeze_one] * FREEZES
         self.told: list[str] = []
+        self.clock_steps: list[tuple[int, int]] = []
+        """Places in the log, before and after each."""
         self.forgets_claims = False
         """A crashed PostgreSQL may forget claims of its last moments, and give their epochs again."""
 
@@ -109,7 +142,8 @@ class Chaos:
             codes = self.fleet.stop(grace=60.0)
             assert codes == [0] * len(codes), f"exit codes {codes}\n{self.dump()}"
             asyncio.run(self._check())
-            history.assert_lawful(self.url)
+            transitions = history.assert_lawful(self.url, limits=LIMITS, clock_steps=self.clock_steps)
+            self._check_overlaps(transitions)
         finally:
             self.fleet.destroy()
 
@@ -117,13 +151,34 @@ class Chaos:
         store = await self._opened(install=True)
         history.install(self.url)
         try:
-            pauses = [self.rng.uniform(0, 2 * PAUSE) for _ in range(JOBS)]
-            await store.jobs.enqueue_many(
-                NewJob(task="step", payload=f'{{"number":{n},"pause":{pause:.4f}}}', max_resets=RESETS)
-                for n, pause in enumerate(pauses)
-            )
+            tasks = [task for task, count in JOBS.items() for _ in range(count)]
+            self.rng.shuffle(tasks)
+            await store.jobs.enqueue_many(self._job(number, task) for number, task in enumerate(tasks))
         finally:
             await store.close()
+
+    def _job(self, number: int, task: str) -> NewJob:
+        key = f"k{number % KEYS}"
+        pause = LONG_PAUSE if number % 200 == 0 and task in MAXIMA else self.rng.uniform(0, 2 * PAUSE)
+        return NewJob(
+            task=task,
+            payload=f'{{"number":{number},"pause":{pause:.4f},"key":"{key}"}}',
+            serial=key if task == "serial" else None,
+            max_resets=RESETS,
+        )
+
+    def step_clock(self, set_clock: Callable[[float], None]) -> str:
+        """Set the wall clock by up to half a second from the true time.
+
+        PostgreSQL has leases by this clock, so a larger step forward would end them. Claims that are written at this
+        moment have either time.
+        """
+        shift = round(self.rng.uniform(-0.5, 0.5), 3)
+        before = history.log_end(self.url)
+        set_clock(shift)
+        time.sleep(0.3)
+        self.clock_steps.append((before, history.log_end(self.url)))
+        return f"set the clock to {shift:+} s"
 
     def _rage(self) -> None:
         """Until everything is done and every fault has struck, or the deadline has passed."""
@@ -131,10 +186,10 @@ class Chaos:
         while True:
             self.fleet.keep()
             live = self._live()
-            self.told += plan.strike(self.fleet, 1 - live / JOBS)
+            self.told += plan.strike(self.fleet, 1 - live / TOTAL)
             if not plan and not self.fleet.frozen and live == 0:
                 return
-            assert self.fleet.started < 60, f"workers end by themselves\n{self.dump()}"
+            assert self.fleet.started < 60 * SCALE, f"workers end by themselves\n{self.dump()}"
             assert plan.seconds < DEADLINE, f"not done after {DEADLINE} s\n{self.dump()}"
             time.sleep(0.2)
 
@@ -160,15 +215,17 @@ class Chaos:
         store = await self._opened()
         try:
             counts = await store.inspect.counts()
-            completed = await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=2 * JOBS))
+            completed = await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=2 * TOTAL))
         finally:
             await store.close()
         entries = read_ledger(self.ledger)
-        assert counts[State.COMPLETED] == JOBS, f"lost: {counts}\n{self.dump()}"
-        assert sum(counts.values()) == JOBS, f"stuck or failed: {counts}\n{self.dump()}"
+        assert counts[State.COMPLETED] == TOTAL, f"lost: {counts}\n{self.dump()}"
+        assert sum(counts.values()) == TOTAL, f"stuck or failed: {counts}\n{self.dump()}"
         assert all(1 <= job.attempts <= job.max_attempts for job in completed), "attempts out of bounds"
         ended = {entry.number for entry in entries if entry.what == "ended"}
-        assert ended == set(range(JOBS)), f"{JOBS - len(ended)} jobs were completed without having ended\n{self.dump()}"
+        assert ended == set(range(TOTAL)), (
+            f"{TOTAL - len(ended)} jobs were completed without having ended\n{self.dump()}"
+        )
         self._check_fence(entries)
 
     def _check_fence(self, entries: list[Entry]) -> None:
@@ -180,7 +237,7 @@ class Chaos:
         for entry in entries:
             by_job[entry.job_id].append(entry)
         settled = settled_leases(self.url)
-        assert len(settled) == JOBS
+        assert len(settled) == TOTAL
         for job_id, (epoch, token) in settled.items():
             seen = by_job[job_id]
             of_epoch = {entry.token for entry in seen if entry.epoch == epoch}
@@ -192,6 +249,13 @@ class Chaos:
             )
             ends = [entry for entry in seen if entry.token == token and entry.what == "ended"]
             assert len(ends) == 1, f"job {job_id}: accepted, but its handler ended {len(ends)} times under that lease"
+
+    def _check_overlaps(self, transitions: Sequence[Transition]) -> None:
+        found = list(executions(read_ledger(self.ledger), self.fleet, transitions))
+        complaints = overlaps(found, MAXIMA, keyed=("serial", "customer"))
+        assert not complaints, "\n".join([f"{len(complaints)} starts above a limit", *complaints[:9], self.dump()])
+        kinds = Counter(message.split(": ")[1].split()[0] for message in self.told)
+        print(f"{TOTAL} jobs, {len(found)} executions, faults: {dict(kinds)}, 0 above their limits")  # noqa: T201
 
     def dump(self) -> str:
         """Return details for the analysis of a failure."""
@@ -209,11 +273,3 @@ def settled_leases(url: str) -> dict[int, tuple[int, str]]:
         with psycopg.connect(url) as connection:
             rows = connection.execute("select id, epoch, settled_token::text from stowhand.history").fetchall()
     return {job_id: (epoch, token) for job_id, epoch, token in rows}
-
-
-def read_ledger(path: Path) -> list[Entry]:
-    entries = []
-    for line in path.read_text().splitlines():
-        what, number, job_id, epoch, token, pid = line.split()
-        entries.append(Entry(what, int(number), int(job_id), int(epoch), token, int(pid)))
-    return entries

@@ -14,13 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 from stowhand.jobs.job import NewJob, State
+from stowhand.limits import Concurrency, Rate
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.url import open_store
 from tests.contract.backends import PostgresBackend, SqliteBackend
 from tests.model.test_differential import live
 from tests.support import history
 from tests.support.databases import Databases
-from tests.support.history import Change, Image, check_history
+from tests.support.history import LIVE_ONLY, Change, Image, check_history
 from tests.support.schema import install
 
 NEW = Image(
@@ -58,7 +59,7 @@ def life(*images: Image | None, job: int = 1, start: int = 0) -> list[Change]:
     return changes
 
 
-def rules(changes: list[Change], **options: bool) -> list[str]:
+def rules(changes: list[Change], **options: Any) -> list[str]:
     return [violation.rule for violation in check_history(changes, **options)]
 
 
@@ -112,6 +113,14 @@ UNLAWFUL = {
         ],
         "limit",
     ),
+    "shares a slot of its key": (
+        [
+            *life(NEW, replace(RUNNING, serial="l\tk", key_slot=2)),
+            *life(NEW, replace(RUNNING, serial="l\tk", key_slot=2, token="b"), job=2, start=5),
+        ],
+        "key",
+    ),
+    "gets a serial key while it waits": (life(replace(NEW, serial=None), NEW), "transition"),
     "moves in two transactions": (
         [replace(one, transaction=str(one.n)) for one in life(NEW, RUNNING, COMPLETED)],
         "transition",
@@ -122,6 +131,41 @@ UNLAWFUL = {
 @pytest.mark.parametrize(("changes", "rule"), UNLAWFUL.values(), ids=UNLAWFUL)
 def test_a_history_that_breaks_a_rule_is_reported(changes: list[Change], rule: str) -> None:
     assert rule in rules(changes)
+
+
+KEYED = replace(NEW, serial="t\tk", task="t")
+BEYOND = {
+    "a slot above the limit": (Concurrency(1), replace(NEW, limit_name="t", limit_slot=2), "limit"),
+    "no slot": (Concurrency(1), NEW, "limit"),
+    "a slot above the limit of the key": (Concurrency(1, key="k"), replace(KEYED, key_slot=2), "key"),
+    "no key": (Concurrency(1, key="k"), replace(NEW, key_slot=1), "key"),
+}
+
+
+@pytest.mark.parametrize(("limit", "image", "rule"), BEYOND.values(), ids=BEYOND)
+def test_a_job_that_runs_beyond_its_limit_is_reported(limit: Concurrency, image: Image, rule: str) -> None:
+    running = replace(RUNNING, **{name: getattr(image, name) for name in ("serial", *LIVE_ONLY[2:])}, task="t")
+    released = replace(NEW, epoch=1, started_at="1", task="t", serial=running.serial)
+    changes = life(replace(NEW, task="t", serial=None), running, released)
+    assert rules(changes, limits={"t": [limit]}) == [rule]
+    assert rules(changes) == []
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.5, []), (0.49, ["rate"])])
+def test_a_start_before_its_rate_allows_it_is_reported(gap: float, expected: list[str]) -> None:
+    """The rate is of two jobs per second with a burst of two, so the third start waits for half a second."""
+    changes: list[Change] = []
+    for job, at in enumerate((100.0, 100.0, 100.0 + gap), 1):
+        running = replace(RUNNING, serial=KEYED.serial, task="t", token=str(job), started_at=str(at), key_slot=job)
+        changes += life(replace(KEYED, serial=None), running, job=job, start=5 * job)
+    assert rules(changes, limits={"t": [Rate(2, per=1.0, burst=2, key="k")]}) == expected
+    assert rules(changes, limits={"t": [Rate(2, per=1.0, burst=2, key="k")]}, clock_steps=[(25, 30)]) == []
+
+
+def test_a_waiting_job_gets_the_key_of_its_limit() -> None:
+    running = replace(RUNNING, serial=KEYED.serial, task="t", key_slot=1)
+    assert rules(life(replace(KEYED, serial=None), KEYED, running)) == []
+    assert rules(life(replace(KEYED, serial=None), KEYED, replace(KEYED, serial=None))) == []
 
 
 # -- real stores --------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ async def _recover_and_check(world: World, name: str) -> list[str]:
     await scenario.recover(world)
     async with world.opened() as store:
         jobs = await all_jobs(store)
-    transitions = history.assert_lawful(world.url)
+    transitions = history.assert_lawful(world.url, limits={"step": scenario.limits or ()})
     return list(scenario.check(Result(world, jobs, transitions)))
 
 

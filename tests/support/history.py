@@ -11,8 +11,9 @@ docs/contributing/kill-points.md.
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import product
 from typing import Any
@@ -34,6 +35,8 @@ from stowhand.jobs.lifecycle import (
     reset,
     settle,
 )
+from stowhand.jobs.task_limits import KEY_SEPARATOR
+from stowhand.limits import Concurrency, Rate
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -54,10 +57,16 @@ class Image(msgspec.Struct, frozen=True):
     loses_retries: str | None = None
     limit_name: str | None = None
     limit_slot: int | None = None
+    key_slot: int | None = None
+    task: str | None = None
 
 
 COLUMNS = Image.__struct_fields__
-PAST_COLUMNS = tuple(name for name in COLUMNS if name not in ("token", "loses_retries", "limit_name", "limit_slot"))
+LIVE_ONLY = ("token", "loses_retries", "limit_name", "limit_slot", "key_slot")
+PAST_COLUMNS = tuple(name for name in COLUMNS if name not in LIVE_ONLY)
+Limits = Mapping[str, Sequence[Concurrency | Rate]]
+"""What each task declares. No limit is shared, and none was changed in the run."""
+RATE_TOLERANCE_SECONDS = 0.001
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -72,6 +81,8 @@ class Change(msgspec.Struct, frozen=True):
     job: int
     old: Image | None
     new: Image | None
+    at: float = 0.0
+    """Seconds since 1970 by the clock of the machine."""
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -81,6 +92,30 @@ class Transition(msgspec.Struct, frozen=True):
     job: int
     before: Image | None
     after: Image | None
+    at: float = 0.0
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether an attempt begins."""
+        return self.after is not None and self.after.token is not None and self._token_before != self.after.token
+
+    @property
+    def is_end(self) -> bool:
+        """Whether an attempt ends."""
+        return self._token_before is not None and (self.after is None or self.after.token != self._token_before)
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether an attempt ends because its lease has expired."""
+        return self._token_before is not None and (self.after is None or self.after.epoch > self._epoch_before)
+
+    @property
+    def _token_before(self) -> str | None:
+        return None if self.before is None else self.before.token
+
+    @property
+    def _epoch_before(self) -> int:
+        return -1 if self.before is None else self.before.epoch
 
     def __str__(self) -> str:
         return f"#{self.n}: {_words(self.before)} -> {_words(self.after)}"
@@ -116,7 +151,12 @@ BY_HAND: set[tuple[State, State | None]] = {
 
 
 def check_history(
-    changes: Iterable[Change], *, administered: bool = False, keeps_history: bool = True
+    changes: Iterable[Change],
+    *,
+    administered: bool = False,
+    keeps_history: bool = True,
+    limits: Limits | None = None,
+    clock_steps: Sequence[tuple[int, int]] = (),
 ) -> list[Violation]:
     """Return every violation of the rules.
 
@@ -124,9 +164,14 @@ def check_history(
         changes: The log, in its order.
         administered: Whether the run has used calls for people: retry, remove, reschedule and others, and purges.
         keeps_history: Whether ended jobs are in the history. Without it they leave no trace.
+        limits: The limits of the tasks.
+        clock_steps: In their order, first and last places in the log (``Change.n``) between which the store's clock was
+            set. A rate promises nothing about a time that contains one.
 
     """
-    return list(_Checker(administered, keeps_history).check(transitions(changes)))
+    found = transitions(changes)
+    violations = list(_Checker(administered, keeps_history, limits or {}).check(found))
+    return violations + list(_broken_rates(found, limits or {}, clock_steps))
 
 
 def transitions(changes: Iterable[Change]) -> list[Transition]:
@@ -142,13 +187,13 @@ def _of_job(changes: Sequence[Change]) -> Iterator[Transition]:
     for change in changes:
         if waiting is not None:
             if _is_move(waiting, change):
-                yield Transition(waiting.n, change.job, waiting.old or change.old, waiting.new or change.new)
+                yield Transition(waiting.n, change.job, waiting.old or change.old, waiting.new or change.new, change.at)
                 waiting = None
                 continue
-            yield Transition(waiting.n, waiting.job, waiting.old, waiting.new)
+            yield Transition(waiting.n, waiting.job, waiting.old, waiting.new, waiting.at)
         waiting = change
     if waiting is not None:
-        yield Transition(waiting.n, waiting.job, waiting.old, waiting.new)
+        yield Transition(waiting.n, waiting.job, waiting.old, waiting.new, waiting.at)
 
 
 def _is_move(first: Change, second: Change) -> bool:
@@ -158,8 +203,9 @@ def _is_move(first: Change, second: Change) -> bool:
 
 
 class _Checker:
-    def __init__(self, administered: bool, keeps_history: bool) -> None:
+    def __init__(self, administered: bool, keeps_history: bool, limits: Limits) -> None:
         self._administered = administered
+        self._limits = limits
         self._keeps_history = keeps_history
         self._last: dict[int, Image | None] = {}
         self._epochs: dict[int, int] = {}
@@ -184,6 +230,8 @@ class _Checker:
             yield "attempts", "the attempts exceed the maximum"
         yield from self._check_lease(one)
         yield from self._check_exclusive(one)
+        if one.is_end and before is not None:
+            yield from _check_slots(before, self._limits.get(before.task or "", ()))
 
     def _refusal(self, before: Image | None, after: Image | None) -> str | None:
         """Return why no call of a store makes this change; ``None`` if one does."""
@@ -207,6 +255,8 @@ class _Checker:
         return None if end in ends else "no outcome, release or reset ends an attempt so"
 
     def _refusal_at_rest(self, before: Image, after: Image | None) -> str | None:
+        if after is not None and _gets_key(before, after):
+            return None
         move = before.state, None if after is None else after.state
         is_known = move in CANCELED_WAITING or (move in ENQUEUED_AGAIN and before.key is not None)
         is_known = is_known or (move in BY_HAND and self._administered)
@@ -243,12 +293,55 @@ class _Checker:
 
 
 def _exclusive(image: Image | None) -> Iterator[tuple[str, Hashable]]:
-    """Yield what no other running job may hold: its serial key, and its slot of a limit."""
+    """Yield what no other running job may hold: its serial key, its slot of a key, and its slot of a limit."""
     if image is not None and image.state is State.PROCESSING:
-        if image.serial is not None:
+        if image.serial is not None and KEY_SEPARATOR in image.serial:
+            yield "key", (image.serial, image.key_slot)
+        elif image.serial is not None:
             yield "serial", image.serial
         if image.limit_slot is not None:
             yield "limit", (image.limit_name, image.limit_slot)
+
+
+def _check_slots(running: Image, limits: Sequence[Concurrency | Rate]) -> Iterator[tuple[str, str]]:
+    """Each slot is a number up to the limit. As no two jobs share one, no more jobs run than the limit allows.
+
+    The last row of an attempt is checked: SQLite writes the slots after the claim, in its transaction.
+    """
+    for limit in limits:
+        if limit.key is not None and KEY_SEPARATOR not in (running.serial or ""):
+            yield "key", "it was claimed without its key"
+        if isinstance(limit, Concurrency):
+            kind, slot = ("limit", running.limit_slot) if limit.key is None else ("key", running.key_slot)
+            if slot is None or not 1 <= slot <= limit.limit:
+                yield kind, f"its slot is {slot}, and the limit {limit.limit}"
+
+
+def _broken_rates(
+    all_transitions: Sequence[Transition], limits: Limits, clock_steps: Sequence[tuple[int, int]]
+) -> Iterator[Violation]:
+    """In any time t at most burst + t * limit / per jobs are claimed, by the times in the log."""
+    borders = [place for step in clock_steps for place in step]
+    starts: dict[tuple[Rate, str | None, int], list[tuple[float, Transition]]] = defaultdict(list)
+    for one in all_transitions:
+        if one.after is None or not one.is_claim:
+            continue
+        for limit in limits.get(one.after.task or "", ()):
+            if isinstance(limit, Rate):
+                key = None if limit.key is None else one.after.serial
+                period = bisect(borders, one.n)
+                if period % 2 == 0:
+                    starts[limit, key, period].append((float(str(one.after.started_at)), one))
+    for (limit, key, _), claims in starts.items():
+        per_second = limit.limit / limit.period
+        # Between the claims i and j, j - i + 1 jobs are claimed. So the earliest i with the least `allowance` decides.
+        allowance = float("inf")
+        for number, (at, one) in enumerate(sorted(claims, key=lambda claim: claim[0])):
+            spent = number - at * per_second
+            allowance = min(allowance, spent)
+            excess = spent - allowance + 1 - limit.burst - RATE_TOLERANCE_SECONDS * per_second
+            if excess > 1e-4:
+                yield Violation("rate", one.job, f"{excess:.4f} jobs above the rate {limit} of the key {key!r}: {one}")
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -306,6 +399,13 @@ def _refusal_of_claim(before: Image, after: Image) -> str | None:
     return None
 
 
+def _gets_key(before: Image, after: Image) -> bool:
+    """Whether a waiting job gets the key of its limit, or loses one that its task no longer declares."""
+    changed, missing = (before.serial, after.serial) if after.serial is None else (after.serial, before.serial)
+    is_key = before.state in WAITING_STATES and missing is None and KEY_SEPARATOR in (changed or "")
+    return is_key and msgspec.structs.replace(before, serial=after.serial) == after
+
+
 def _lease_of(job: Image) -> tuple[object, ...]:
     return job.token, job.epoch, job.attempts, job.max_attempts, job.resets, job.serial, job.settled_token
 
@@ -339,10 +439,19 @@ def read_log(url: str) -> list[Change]:
     return [_change(row) for row in _rows(url, f"select * from {LOG_TABLE[_engine(url)]} order by n")]
 
 
-def assert_lawful(url: str, *, administered: bool = False) -> list[Transition]:
+def log_end(url: str) -> int:
+    """Return the place of the last change in the log."""
+    ((end,),) = _rows(url, f"select coalesce(max(n), 0) from {LOG_TABLE[_engine(url)]}")
+    return int(end)
+
+
+def assert_lawful(
+    url: str, *, administered: bool = False, limits: Limits | None = None, clock_steps: Sequence[tuple[int, int]] = ()
+) -> list[Transition]:
     """Fail with every violation in the log, and unless the log ends as the tables are. Return the transitions."""
     changes = read_log(url)
-    found = [str(violation) for violation in check_history(changes, administered=administered)]
+    violations = check_history(changes, administered=administered, limits=limits, clock_steps=clock_steps)
+    found = [str(violation) for violation in violations]
     all_transitions = transitions(changes)
     last = {one.job: one.after for one in all_transitions}
     logged = {job: (after.state.value, after.epoch) for job, after in last.items() if after is not None}
@@ -375,9 +484,9 @@ def _rows(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def _change(row: Sequence[Any]) -> Change:
-    n, transaction, is_past, job, *values = row
+    n, transaction, at, is_past, job, *values = row
     old, new = values[: len(COLUMNS)], values[len(COLUMNS) :]
-    return Change(n, transaction, bool(is_past), job, _image(old), _image(new))
+    return Change(n, transaction, bool(is_past), job, _image(old), _image(new), float(at))
 
 
 def _image(values: Sequence[Any]) -> Image | None:
@@ -410,7 +519,9 @@ def _postgres_statements() -> Iterator[str]:
     yield "create schema transition_log;"
     yield (
         "create table transition_log.changes (n bigint generated always as identity,"
-        f" transaction text default pg_current_xact_id()::text, is_past int, job bigint, {columns});"
+        " transaction text default pg_current_xact_id()::text,"
+        " at double precision default extract(epoch from clock_timestamp()),"
+        f" is_past int, job bigint, {columns});"
     )
 
     def cast(value: str) -> str:
@@ -433,13 +544,17 @@ def _postgres_statements() -> Iterator[str]:
 def _sqlite_statements() -> Iterator[str]:
     columns = ", ".join(f"{when}_{name}" for when in ("old", "new") for name in COLUMNS)
     yield (
-        "create table transition_log (n integer primary key autoincrement, transaction_number, is_past, job,"
-        f" {columns});"
+        "create table transition_log (n integer primary key autoincrement, transaction_number,"
+        f" at default ((julianday('now') - 2440587.5) * 86400.0), is_past, job, {columns});"
     )
+
+    def cast(value: str) -> str:
+        return f"{value} / 1e6" if value.endswith("started_at") else value
+
     for table, operation in product(("live", "history"), OPERATIONS):
         when = f"when {_differs(table, 'is not')}" if operation == "update" else ""
         yield f"""
             create trigger transition_log_{table}_{operation} after {operation}
             on {"stowhand_jobs" if table == "live" else "stowhand_history"} {when} begin
-              {_insert(table, operation, "transition_log")}
+              {_insert(table, operation, "transition_log", cast)}
             end;"""
