@@ -767,6 +767,20 @@ async def test_waiting_jobs_get_a_key_that_is_declared_later(harness: StoreHarne
     assert len(await all_claims(harness)) == 2
 
 
+@operated
+async def test_jobs_of_a_key_start_when_the_jobs_before_them_are_canceled(harness: StoreHarness) -> None:
+    """The first claim parks the last jobs of the key, and starts none of it, as another key takes the last slot."""
+    await declare(harness, t=keyed(concurrency=2, total=1))
+    await add_for(harness, "b")
+    jobs = [await harness.add(payload='{"customer": "a"}') for _ in range(4)]
+    (claim,) = await harness.claim(100)
+    assert customers([claim]) == ["b"]
+    for job in jobs[:2]:
+        await harness.store.admin.cancel(job.id)
+    await harness.settle(claim.lease)
+    assert customers(await harness.claim(100)) == ["a"]
+
+
 async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
     await harness.make_suspect("t", payload='{"customer": "a"}')
     await declare(harness, t=keyed(concurrency=1))
