@@ -1397,6 +1397,7 @@ CREATE FUNCTION stowhand.declare_limits(_tasks json, _limits json, _all text[]) 
     AS $$
 declare
   _changed text[];
+  _moved text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from "stowhand".limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
@@ -1404,9 +1405,12 @@ begin
     select d.key from json_each(_limits) d
     where not exists (select from "stowhand".limits l where l.name = d.key and l.declared = d.value::jsonb) order by d.key);
   insert into "stowhand".limits as known (name, declared)
-    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed)
+    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed) order by d.key
     on conflict (name) do update set declared = excluded.declared;
-  perform "stowhand".refresh_keys(c.name) from unnest(_changed) as c(name);
+  select array_agg(t.task) into _moved from "stowhand".task_limits t
+    where t.task = any(_all) and t.key_limit is not null and not exists (
+      select from json_each(_tasks) d where d.key = t.task and d.value->>'key_limit' = t.key_limit
+        and string_to_array(d.value->>'key', '.') = t.key_path);
   insert into "stowhand".task_limits as known (task, concurrency, rate, key_limit, key_path)
     select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
       string_to_array(d.value->>'key', '.')
@@ -1418,9 +1422,17 @@ begin
         (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
   delete from "stowhand".task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
-  delete from "stowhand".limits l
-    where l.override = '{}' and not exists (
-      select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
+  -- A row that a settlement has locked stays until the next declaration.
+  delete from "stowhand".limits l where l.name = any(array(
+    select o.name from "stowhand".limits o
+    where o.override = '{}' and not exists (
+      select from "stowhand".task_limits t where o.name in (t.concurrency, t.rate, t.key_limit))
+    for update skip locked));
+  if _moved is not null then
+    perform "stowhand".take_keys(_moved);
+    perform "stowhand".wake();
+  end if;
+  perform "stowhand".refresh_keys(c.name) from unnest(_changed) as c(name);
 end $$;
 
 CREATE FUNCTION stowhand.declare_tasks(_declarations json) RETURNS void
@@ -2588,6 +2600,18 @@ begin
   return array(
     select q.name from "stowhand".limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 end $$;
+
+CREATE FUNCTION stowhand.lock_limits(_ids bigint[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+  select from "stowhand".limits l where l.name = any(array(
+    select n.name from unnest(_ids) as f(id)
+      cross join lateral (select j.task from "stowhand".live j where j.id = f.id offset 0) j
+      join "stowhand".task_limits t on t.task = j.task and t.key_limit is null
+      cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+    where n.name is not null))
+  order by l.name for update
+$$;
 
 CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text, state text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4084,6 +4108,10 @@ declare
   _at timestamptz := "stowhand".at(_now);
   _verdicts "stowhand".verdict[];
 begin
+  -- A declaration locks rows of limits before rows of keys.
+  if true = any(_holds) then
+    perform "stowhand".lock_limits(array(select h.id from unnest(_ids, _holds) as h(id, holds) where h.holds));
+  end if;
   _verdicts := array(
     select row(j.id, j.token, j.serial, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
@@ -4282,6 +4310,15 @@ begin
   end loop;
   return null;
 end $$;
+
+CREATE FUNCTION stowhand.take_keys(_tasks text[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update "stowhand".live j set serial = null where j.id = any(array(
+    select l.id from "stowhand".live l
+    where l.task = any(_tasks) and l.state in ('queued', 'errored') and position(E'\t' in l.serial) > 0
+    for update skip locked))
+$$;
 
 CREATE FUNCTION stowhand.takes(_queues text[], _excluded text[], _queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE

@@ -781,6 +781,30 @@ async def test_jobs_of_a_key_start_when_the_jobs_before_them_are_canceled(harnes
     assert customers(await harness.claim(100)) == ["a"]
 
 
+@pytest.mark.parametrize("change", [{"name": "other"}, {"key": "order"}])
+async def test_waiting_jobs_move_to_the_key_that_their_task_declares_now(
+    harness: StoreHarness, change: dict[str, str]
+) -> None:
+    """A running job keeps the slot that it has."""
+    await declare(harness, t=keyed(concurrency=1))
+    for _ in range(4):
+        await harness.add(payload='{"customer": "a", "order": "b"}')
+    (first,) = await harness.claim(100)
+    assert await harness.claim(100) == []
+    await declare(harness, t={**keyed(concurrency=1), **change})
+    assert len(await harness.claim(100)) == 1
+    await harness.settle(first.lease)
+    assert await harness.claim(100) == []
+
+
+async def test_waiting_jobs_of_a_task_without_its_key_start_at_once(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=1))
+    await add_for(harness, "a", 4)
+    assert len(await harness.claim(100)) == 1
+    await declare(harness, t={})
+    assert len(await harness.claim(100)) == 3
+
+
 async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
     await harness.make_suspect("t", payload='{"customer": "a"}')
     await declare(harness, t=keyed(concurrency=1))

@@ -7,10 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.operator import WorkerList
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.test_pausing import blocked
+from tests.stores.postgres.verbs import claim
 
 
 def test_limits_are_changed_in_sql(store: PostgresStore, sql: Sql, run: Any) -> None:
@@ -53,3 +56,35 @@ def test_an_invalid_change_of_a_limit_is_refused_in_sql(sql: Sql, call: str, mes
     with pytest.raises(psycopg.errors.InvalidParameterValue) as refusal:
         sql(f"select stowhand.{call}")
     assert message in str(refusal.value)
+
+
+def test_a_settlement_waits_for_a_limit_before_it_locks_a_key(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+) -> None:
+    """A declaration locks limits before keys. In another order, both would wait for each other."""
+
+    async def claimed() -> list[tuple[int, str]]:
+        await store.open()
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, WorkerList)
+        limits = {"refused": LimitValues(concurrency=1), "keyed": LimitValues(key_concurrency=1)}
+        own = {"refused": TaskLimits(concurrency="refused"), "keyed": TaskLimits(key_limit="keyed", key="k")}
+        await heartbeats.declare_tasks(TaskDeclarations(dict.fromkeys(own, "default"), own, limits))
+        await heartbeats.close()
+        await store.jobs.enqueue_many(NewJob(task=task) for task in own)
+        leases = [one.lease for one in await claim(store, limit=2)]
+        await store.close()
+        return [(lease.job_id, lease.token) for lease in leases]
+
+    leases = run(claimed())
+    assert len(leases) == 2
+    settle = """select state from stowhand.settle_attempts(%s, %s::uuid[], '{queued,errored}', '{9,9}', '{t,f}',
+        '{null,null}', '{null,null}', '{null,null}', '{null,null}', true, null, '{t,f}')"""
+    with psycopg.connect(postgres_url) as declaring:
+        declaring.execute("select from stowhand.limits where name = 'refused' for update")
+        thread, states = blocked(postgres_url, settle, ([job for job, _ in leases], [token for _, token in leases]))
+        assert len(declaring.execute("select name from stowhand.limit_keys for update nowait").fetchall()) == 1
+        declaring.commit()
+        thread.join(60)
+    assert sorted(states) == [("errored",), ("queued",)]
+    assert sql("select name from stowhand.limits where held_until is not null") == [("refused",)]

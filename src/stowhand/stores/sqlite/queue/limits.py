@@ -251,6 +251,10 @@ def declare(tx: Transaction, declarations: TaskDeclarations) -> None:
     for name, values in declarations.limits.items():
         in_effect = overridden(values, overrides.get(name, LimitValues()))
         tx.run("declare_limit", name=name, declared=_encode(values), key_concurrency=in_effect.key_concurrency)
+    for task, *names_before in tx.rows("task_limits"):
+        before, now = TaskLimits(*names_before), declarations.tasks.get(task, NO_LIMITS)
+        if task in declarations.queues and (before.key_limit, before.key) != (now.key_limit, now.key):
+            tx.run("take_keys", task=task)
     for task, own in declarations.tasks.items():
         names = {"concurrency": own.concurrency, "rate": own.rate, "key_limit": own.key_limit, "key": own.key}
         tx.run("declare_task_limits", task=task, **names)

@@ -348,6 +348,18 @@ language sql stable as $$
   select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
 $$;
 
+-- Lock the limits that `hold_limits` changes for these jobs.
+create or replace function {schema}.lock_limits(_ids bigint[]) returns void
+language sql as $$
+  select from {schema}.limits l where l.name = any(array(
+    select n.name from unnest(_ids) as f(id)
+      cross join lateral (select j.task from {schema}.live j where j.id = f.id offset 0) j
+      join {schema}.task_limits t on t.task = j.task and t.key_limit is null
+      cross join lateral (values (t.concurrency), (t.rate)) as n(name)
+    where n.name is not null))
+  order by l.name for update
+$$;
+
 -- Start no job of the limits of these tasks for these seconds (RateLimited); of a task with keys, no job of the same key.
 -- A longer hold stays.
 create or replace function {schema}.hold_limits(
@@ -412,12 +424,23 @@ begin
   perform {schema}.wake();
 end $$;
 
+-- Take the keys of waiting jobs of these tasks, which declare another key now: the next claim gives them the new one.
+create or replace function {schema}.take_keys(_tasks text[]) returns void
+language sql as $$
+  update {schema}.live j set serial = null where j.id = any(array(
+    select l.id from {schema}.live l
+    where l.task = any(_tasks) and l.state in ('queued', 'errored') and position(E'\t' in l.serial) > 0
+    for update skip locked))
+$$;
+
 -- Store the limits that the tasks of a starting worker declare: `_tasks` has the names of the limits of each task,
--- `_limits` the values, and `_all` all tasks of the worker. Overrides stay.
+-- `_limits` the values, and `_all` all tasks of the worker. Overrides stay. Rows of limits are locked before rows of
+-- keys, here, in set_limit and in settle_attempts.
 create or replace function {schema}.declare_limits(_tasks json, _limits json, _all text[]) returns void
 language plpgsql as $$
 declare
   _changed text[];
+  _moved text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from {schema}.limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
@@ -425,9 +448,12 @@ begin
     select d.key from json_each(_limits) d
     where not exists (select from {schema}.limits l where l.name = d.key and l.declared = d.value::jsonb) order by d.key);
   insert into {schema}.limits as known (name, declared)
-    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed)
+    select d.key, d.value::jsonb from json_each(_limits) d where d.key = any(_changed) order by d.key
     on conflict (name) do update set declared = excluded.declared;
-  perform {schema}.refresh_keys(c.name) from unnest(_changed) as c(name);
+  select array_agg(t.task) into _moved from {schema}.task_limits t
+    where t.task = any(_all) and t.key_limit is not null and not exists (
+      select from json_each(_tasks) d where d.key = t.task and d.value->>'key_limit' = t.key_limit
+        and string_to_array(d.value->>'key', '.') = t.key_path);
   insert into {schema}.task_limits as known (task, concurrency, rate, key_limit, key_path)
     select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
       string_to_array(d.value->>'key', '.')
@@ -439,9 +465,17 @@ begin
         (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
   delete from {schema}.task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
-  delete from {schema}.limits l
-    where l.override = '{}' and not exists (
-      select from {schema}.task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
+  -- A row that a settlement has locked stays until the next declaration.
+  delete from {schema}.limits l where l.name = any(array(
+    select o.name from {schema}.limits o
+    where o.override = '{}' and not exists (
+      select from {schema}.task_limits t where o.name in (t.concurrency, t.rate, t.key_limit))
+    for update skip locked));
+  if _moved is not null then
+    perform {schema}.take_keys(_moved);
+    perform {schema}.wake();
+  end if;
+  perform {schema}.refresh_keys(c.name) from unnest(_changed) as c(name);
 end $$;
 
 -- Override values of a limit, which declarations leave unchanged. NULL: as it is. Jobs that run continue; a lower

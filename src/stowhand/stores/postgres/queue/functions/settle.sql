@@ -364,6 +364,10 @@ declare
   _at timestamptz := {schema}.at(_now);
   _verdicts {schema}.verdict[];
 begin
+  -- A declaration locks rows of limits before rows of keys.
+  if true = any(_holds) then
+    perform {schema}.lock_limits(array(select h.id from unnest(_ids, _holds) as h(id, holds) where h.holds));
+  end if;
   _verdicts := array(
     select row(j.id, j.token, j.serial, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,

@@ -40,6 +40,11 @@ UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = :name
 -- Gives waiting jobs their key.
 UPDATE stowhand_jobs SET serial = :name WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- name: take_keys
+-- Takes the keys of waiting jobs whose task declares another key now. The next claim gives them the new one.
+UPDATE stowhand_jobs SET serial = NULL
+WHERE task = :task AND state IN ('queued', 'errored') AND instr(serial, char(9)) > 0
+
 -- name: set_key_slot
 UPDATE stowhand_jobs SET key_slot = :slot WHERE id = :id
 
