@@ -43,7 +43,7 @@ def read_ledger(path: Path) -> list[Entry]:
 
 
 def executions(entries: Sequence[Entry], fleet: Fleet, transitions: Sequence[Transition]) -> Iterator[Execution]:
-    """Yield every execution. A killed one ends with its process.
+    """Yield every execution. One without a last line ends with its process, or with its lease at the latest.
 
     One whose process was paused beyond its lease ends when the store has ended that lease: what it still does after the
     pause is not counted.
@@ -53,10 +53,10 @@ def executions(entries: Sequence[Entry], fleet: Fleet, transitions: Sequence[Tra
     for entry in entries:
         if entry.what != "began":
             continue
+        reset_at = resets.get((entry.job_id, entry.token))
         end = ends.get((entry.job_id, entry.token))
         if end is None:
-            end = fleet.deaths[entry.pid]
-        reset_at = resets.get((entry.job_id, entry.token))
+            end = min(fleet.deaths.get(entry.pid, float("inf")), reset_at or float("inf"))
         if reset_at is not None and _was_paused(entry.pid, reset_at, fleet):
             end = min(end, reset_at)
         yield Execution(entry, end)

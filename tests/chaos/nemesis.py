@@ -40,16 +40,21 @@ class Fleet:
     frozen: dict[int, threading.Timer] = field(default_factory=dict)
     started: int = 0
     deaths: dict[int, float] = field(default_factory=dict)
-    """By process id: the time at which it was dead."""
+    """By process id: the time at which it was found dead."""
     pauses: list[tuple[int, float]] = field(default_factory=list)
     """Process ids, and the times at which they were frozen."""
 
     def keep(self) -> None:
         """Replace the dead, and forget those that were frozen long enough."""
         self.frozen = {pid: thaw for pid, thaw in self.frozen.items() if thaw.is_alive()}
-        self.processes = [process for process in self.processes if process.poll() is None]
+        self._bury()
         while len(self.processes) < self.size:
             self._start()
+
+    def _bury(self) -> None:
+        dead = [process for process in self.processes if process.poll() is not None]
+        self.deaths |= {process.pid: time.time() for process in dead if process.pid not in self.deaths}
+        self.processes = [process for process in self.processes if process not in dead]
 
     def kill_one(self) -> str:
         """SIGKILL to any of them."""
@@ -94,6 +99,7 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes.append(process.wait())
+        self._bury()
         return codes
 
     def destroy(self) -> None:

@@ -43,7 +43,7 @@ async def work(context: Context, number: int, pause: float, key: str = "") -> in
     _write("began", context, number, key)
     try:
         await asyncio.sleep(pause)
-    except asyncio.CancelledError:
+    except BaseException:
         _write("canceled", context, number, key)
         raise
     if number % FAILS_FIRST == 0 and context.attempt == 1:
