@@ -2800,7 +2800,7 @@ CREATE FUNCTION stowhand.next_start(_stored timestamp with time zone, _rate inte
     AS $$
   select case
     when _rate is null then null
-    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 0.001) * interval '1 second' then _at
+    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 5) * interval '1 second' then _at
     else greatest(_stored, _at) end
 $$;
 

@@ -337,16 +337,17 @@ def next_start(values: LimitValues, stored: float | None, now: float) -> float:
     """Return the start of the next job of a rate if all starts were evenly spaced (GCRA).
 
     Times are seconds of one clock. ``stored`` is this time after the last start; ``None``: none has started. It is at
-    most ``burst`` intervals ahead, unless the clock was set back or the limit was changed: then it is ignored.
+    most ``burst`` intervals and a delay ahead, unless the clock was set back or the limit was changed: then it is
+    ignored.
     """
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _TOLERANCE_SECONDS:
+    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
         return now
     return max(stored, now)
 
 
 def closed_until(values: LimitValues, stored: float | None, now: float) -> float:
     """Return the time at which a rate lets, or has let, the next job start; 0 if it has not been closed."""
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _TOLERANCE_SECONDS:
+    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
         return 0.0
     return stored - ((values.burst or 1) - 1) * _interval(values)
 
@@ -374,7 +375,9 @@ def _interval(values: LimitValues) -> float:
     return values.rate_seconds / values.rate
 
 
-_TOLERANCE_SECONDS = 0.001
+_MAX_DELAY_SECONDS = 5.0
+"""A slow claim uses a time that it has read before. By then, a later claim may have moved the start of the next job. To
+ignore that start would exceed the rate."""
 _ROUNDING = 1e-6
 """Starts are counted in whole numbers: an allowance of 0.9999999 is one start."""
 

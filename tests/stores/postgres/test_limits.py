@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits
+from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits, starts_allowed
 from stowhand.protocols.operator import WorkerList
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
@@ -88,3 +88,15 @@ def test_a_settlement_waits_for_a_limit_before_it_locks_a_key(
         thread.join(60)
     assert sorted(states) == [("errored",), ("queued",)]
     assert sql("select name from stowhand.limits where held_until is not null") == [("refused",)]
+
+
+@pytest.mark.parametrize(("ahead", "allowed"), [(0.35, 0), (5.1, 0), (5.2, 3)])
+def test_a_slow_claim_does_not_exceed_the_rate(sql: Sql, ahead: float, allowed: int) -> None:
+    """A claim that has read the clock later has moved the next start, which a claim ignores only if it is far ahead.
+
+    The rate is of 20 jobs per second with a burst of three.
+    """
+    values = LimitValues(rate=20, rate_seconds=1.0, burst=3)
+    stored = f"timestamptz 'epoch' + {ahead} * interval '1 second'"
+    assert sql(f"select stowhand.starts_allowed({stored}, 20, 1, 3, timestamptz 'epoch')") == [(allowed,)]
+    assert starts_allowed(values, ahead, 0.0) == allowed

@@ -20,14 +20,15 @@
 -- The arithmetic of rates is in jobs/task_limits.py too. The client has checked all values.
 
 -- Return the start of the next job of a rate if all starts were evenly spaced. It is at most `burst` intervals ahead,
--- unless the clock was set back or the limit was changed: then it is ignored.
+-- unless the clock was set back or the limit was changed: then it is ignored. The five seconds are for a slow claim,
+-- whose `_at` is older than what a later claim has stored: to ignore that would exceed the rate.
 create or replace function {schema}.next_start(
   _stored timestamptz, _rate int, _seconds double precision, _burst int, _at timestamptz
 ) returns timestamptz
 language sql immutable as $$
   select case
     when _rate is null then null
-    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 0.001) * interval '1 second' then _at
+    when _stored > _at + (coalesce(_burst, 1) * _seconds / _rate + 5) * interval '1 second' then _at
     else greatest(_stored, _at) end
 $$;
 
