@@ -3775,6 +3775,8 @@ CREATE FUNCTION stowhand.reset_limit(limit_name text) RETURNS boolean
 declare
   _changed boolean;
 begin
+  -- A worker that starts may declare the limit at this moment.
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
   if not exists (select from "stowhand".limits l where l.name = limit_name) then
     raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
   end if;

@@ -100,3 +100,16 @@ def test_a_slow_claim_does_not_exceed_the_rate(sql: Sql, ahead: float, allowed: 
     stored = f"timestamptz 'epoch' + {ahead} * interval '1 second'"
     assert sql(f"select stowhand.starts_allowed({stored}, 20, 1, 3, timestamptz 'epoch')") == [(allowed,)]
     assert starts_allowed(values, ahead, 0.0) == allowed
+
+
+def test_a_limit_that_a_worker_declares_at_this_moment_is_not_removed(sql: Sql, postgres_url: str) -> None:
+    sql("""insert into stowhand.limits (name, declared, override)
+           values ('t', '{"concurrency": 1}', '{"concurrency": 2}')""")
+    with psycopg.connect(postgres_url) as declaring:
+        declaring.execute("""select stowhand.declare_tasks('{"queues": {"t": "default"},
+            "tasks": {"t": {"concurrency": "t"}}, "limits": {"t": {"concurrency": 1}}}')""")
+        thread, resets = blocked(postgres_url, "select stowhand.reset_limit('t')")
+        declaring.commit()
+        thread.join(60)
+    assert resets == [(True,)]
+    assert sql("select name, concurrency from stowhand.limits") == [("t", 1)]

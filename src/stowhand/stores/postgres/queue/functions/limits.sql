@@ -523,6 +523,8 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _changed boolean;
 begin
+  -- A worker that starts may declare the limit at this moment.
+  perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
   if not exists (select from {schema}.limits l where l.name = limit_name) then
     raise exception 'There is no limit %: a worker declares limits when it starts.', to_json(limit_name) using errcode = '22023';
   end if;
