@@ -552,9 +552,10 @@ begin
       where not q.absorbed and q.name = any(array(
         select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
     update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
-    -- Keys that open by themselves need a hint. Those of jobs that start now get it when these are written.
-    perform "stowhand".refresh_hint(n.name, _at) from unnest(_locked, _rooms) as n(name, room)
-      where n.room = 0 and "stowhand".key_opens_at(n.name, _at) < 'infinity';
+    -- Keys that are open, or open by themselves, need a hint. An open one needs it because `admit` may refuse its kept
+    -- jobs, and then no claim of them computes the hint.
+    perform "stowhand".refresh_hint(n.name, _at) from unnest(_locked) as n(name)
+      where ("stowhand".key_opens_at(n.name, _at) = 'infinity') is not true;
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
   ids := array(
