@@ -21,7 +21,8 @@ class Entry(NamedTuple):
     job_id: int
     epoch: int
     token: str
-    pid: int
+    pids: tuple[int, ...]
+    """The process, and its parent, whose death or pause ends what it does."""
     at: float
     task: str
     key: str
@@ -37,8 +38,9 @@ class Execution(NamedTuple):
 def read_ledger(path: Path) -> list[Entry]:
     entries = []
     for line in path.read_text().splitlines():
-        what, number, job_id, epoch, token, pid, at, task, key = line.split("\t")
-        entries.append(Entry(what, int(number), int(job_id), int(epoch), token, int(pid), float(at), task, key))
+        what, number, job_id, epoch, token, pids, at, task, key = line.split("\t")
+        processes = tuple(map(int, pids.split()))
+        entries.append(Entry(what, int(number), int(job_id), int(epoch), token, processes, float(at), task, key))
     return entries
 
 
@@ -56,16 +58,17 @@ def executions(entries: Sequence[Entry], fleet: Fleet, transitions: Sequence[Tra
         reset_at = resets.get((entry.job_id, entry.token))
         end = ends.get((entry.job_id, entry.token))
         if end is None:
-            end = min(fleet.deaths.get(entry.pid, float("inf")), reset_at or float("inf"))
-        if reset_at is not None and _was_paused(entry.pid, reset_at, fleet):
+            end = min([fleet.deaths[pid] for pid in entry.pids if pid in fleet.deaths], default=float("inf"))
+            end = end if reset_at is None else min(end, reset_at)
+        if reset_at is not None and _was_paused(entry.pids, reset_at, fleet):
             end = min(end, reset_at)
         yield Execution(entry, end)
 
 
-def _was_paused(pid: int, reset_at: float, fleet: Fleet) -> bool:
-    """Whether the process was frozen during the lease that was then reset."""
+def _was_paused(pids: Sequence[int], reset_at: float, fleet: Fleet) -> bool:
+    """Whether one of the processes was frozen during the lease that was then reset."""
     return any(
-        paused == pid and since < reset_at < since + fleet.freeze + LEASE_SECONDS for paused, since in fleet.pauses
+        paused in pids and since < reset_at < since + fleet.freeze + LEASE_SECONDS for paused, since in fleet.pauses
     )
 
 

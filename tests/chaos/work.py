@@ -62,7 +62,9 @@ for name, limits in LIMITS.items():
 
 def _write(what: str, context: Context, number: int, key: str) -> None:
     lease = context.lease
-    words = (what, number, lease.job_id, lease.epoch, lease.token, os.getpid(), time.time(), context.job.task, key)
+    # A job whose worker has died runs in a child of its worker.
+    pids = f"{os.getpid()} {os.getppid()}"
+    words = (what, number, lease.job_id, lease.epoch, lease.token, pids, time.time(), context.job.task, key)
     descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, ("\t".join(map(str, words)) + "\n").encode())
