@@ -35,7 +35,7 @@ from stowhand.jobs.lifecycle import (
     reset,
     settle,
 )
-from stowhand.jobs.task_limits import KEY_SEPARATOR
+from stowhand.jobs.limits import KEY_SEPARATOR
 from stowhand.limits import Concurrency, Rate
 
 
