@@ -125,11 +125,11 @@ async def test_an_error_of_rights_is_logged_and_a_chosen_reply_is_not(caplog: py
     board = dashboard(MemoryStore(), rights=rights)
     async with browsing(fastapi(board)) as client:
         assert (await client.get("/ops/jobs/")).headers["location"] == "/login"
-        assert caplog.messages == []
+        assert [record for record in caplog.records if record.name == "stowhand.web"] == []
         with pytest.raises(AssertionError, match="SessionMiddleware must be installed"):
             await client.get("/ops/jobs/", headers={"cookie": "session=1"})
-    (line,) = caplog.records
-    assert (line.name, line.levelname) == ("stowhand.web", "ERROR")
+    (line,) = [record for record in caplog.records if record.name == "stowhand.web"]
+    assert line.levelname == "ERROR"
     assert line.getMessage().startswith("Cannot answer a request (rights); this is a bug:\nTraceback")
     assert "SessionMiddleware must be installed" in line.getMessage()
 
@@ -140,8 +140,8 @@ def test_an_error_of_rights_is_logged_in_a_wsgi_application(caplog: pytest.LogCa
 
     with pytest.raises(KeyError):
         Client(wsgi.dashboard(App("memory://"), rights=rights)).get("/")
-    (line,) = caplog.records
-    assert (line.name, "KeyError: 'session'" in line.getMessage()) == ("stowhand.web", True)
+    (line,) = [record for record in caplog.records if record.name == "stowhand.web"]
+    assert "KeyError: 'session'" in line.getMessage()
 
 
 @pytest.mark.parametrize("then", [[], OSError("away")])

@@ -62,7 +62,7 @@ class HandledJobs:
         Raises UnknownJob; ResultNotKept for a job that is not kept any more or is not committed; InvalidJob for a job
         of another task.
         """
-        if not 0 < job_id < 2**63:  # PostgreSQL would refuse the query.
+        if type(job_id) is int and not 0 < job_id < 2**63:  # PostgreSQL would refuse the query.
             raise UnknownJob(f"there never was a job {job_id}")
         while (job := await self.get(job_id)) is None:
             # The answer is empty if the job has appeared meanwhile.

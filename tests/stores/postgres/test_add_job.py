@@ -16,15 +16,15 @@ README_COLUMNS = (
 
 def test_the_arguments_have_the_names_order_and_defaults_of_the_readme(sql: Sql) -> None:
     ((arguments,),) = sql(
-        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 9"
+        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 10"
         " and pronamespace = 'stowhand'::regnamespace"
     )
     names = [argument.split()[0] for argument in arguments.split(", ")]
     assert names == [
         *("identifier", "payload", "queue_name", "run_at", "max_attempts"),
-        *("job_key", "priority", "flags", "job_key_mode", "work_queue"),
+        *("job_key", "priority", "flags", "job_key_mode", "work_queue", "limit_key"),
     ]
-    assert arguments.count("DEFAULT") == 9
+    assert arguments.count("DEFAULT") == 10
 
 
 def test_the_returned_job_begins_with_the_columns_of_the_readme(sql: Sql) -> None:
