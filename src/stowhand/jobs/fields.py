@@ -118,6 +118,8 @@ FIELDS = (
     Field("result", Kind.JSON, kept=False),
     Field("progress", Kind.REAL, kept=False),
     Field("progress_text", kept=False),
+    Field("parent_id", Kind.WHOLE, label="Parent"),
+    Field("waits_for", kept=False, label="Waits for"),
 )
 """The fields of ``Job``, in display order."""
 NEW_JOB_FIELDS = (

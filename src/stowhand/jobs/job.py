@@ -127,6 +127,10 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     progress_text: str | None = None
     queue: str = DEFAULT_QUEUE
     """The class of work: workers choose which queues they serve."""
+    parent_id: int | None = None
+    """The workflow that has created the job."""
+    waits_for: str | None = None
+    """What a workflow waits for: ``event:NAME``, ``children:STEP`` or ``time:STEP``. The last wait, while it runs."""
 
     @cached_property
     def payload(self) -> Any:

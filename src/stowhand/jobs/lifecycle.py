@@ -5,7 +5,7 @@
                    ▼         claim (lease)
       ┌─────── queued ───────────────────────────▶ processing ──Complete──────────────▶ completed
       │            │                                 │ │ │ │
-      │            ├──────Snooze / released──────────┘ │ │ ├──Retry, attempts left──▶ errored ──due──▶ (claim)
+      │            ├──Snooze, Waiting, released──────┘ │ │ ├──Retry, attempts left──▶ errored ──due──▶ (claim)
       │            └──────reset (its worker died)──────┘ │ ├──Retry, none left──────▶ failed
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -258,9 +259,37 @@ class Cancel(RaisableOutcome):
         return str(self.reason)
 
 
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a workflow waits for (tasks/workflow.py). The settlement records it, and creates its children."""
+
+    step: str
+    """The name of the step that waits."""
+    event: str | None = None
+    """The name of the event that ends the wait."""
+    delay: float | None = None
+    """Seconds until the end of the wait, by the store's clock. An end that the step has recorded before is kept. With
+    neither a delay nor ``until``, only the event or the children end the wait."""
+    until: datetime | None = None
+    """The end of the wait, aware."""
+    children: tuple[NewJob, ...] = ()
+    """Jobs to create. The last of them to end ends the wait."""
+    places: tuple[int, ...] = ()
+    """The place of each child in the step, from 0."""
+    value: str | None = None
+    """JSON text to record with a step of children."""
+    attempts: int = 0
+    """The attempts that count after the wait."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A workflow waits: the attempt ends without an error, and the job runs again when the wait ends."""
+
+    wait: Wait
+
+
 Raisable = Retry | Fail | Snooze | Cancel
 """Outcomes that a handler may return or raise. A job with one of them has no result."""
-Outcome = Complete | Retry | Fail | Snooze | Cancel
+Outcome = Complete | Retry | Fail | Snooze | Cancel | Waiting
 
 
 class AttemptOutcome(StrEnum):
@@ -271,6 +300,8 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     POISON = "poison"
     SNOOZED = "snoozed"
+    WAITING = "waiting"
+    """A workflow waits for a time, an event or its children."""
     CANCELED = "canceled"
 
 
@@ -295,6 +326,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """For ``errored`` and ``failed``: as in ``FailedAttempt``, at most 200 characters."""
     holds_limits: bool = False
     """For ``queued``: the limits of the job's task start no job for ``delay`` (``RateLimited``)."""
+    wait: Wait | None = None
+    """For ``queued``: what the job waits for. It sets the attempts, and the time at which the job is due."""
 
 
 COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
@@ -345,6 +378,8 @@ def settle(
             return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True, holds_limits=True)
         case Snooze(delay):
             return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True)
+        case Waiting(waited):
+            return Settlement(State.QUEUED, AttemptOutcome.WAITING, refund=True, then=then, wait=waited)
         case Cancel(reason):
             return Settlement(State.CANCELED, AttemptOutcome.CANCELED, error=reason)
 
@@ -377,7 +412,7 @@ def effective_state(
 def with_state(requested: Settlement, state: State) -> Settlement:
     """Return the settlement that was recorded with another state than requested. It enqueues nothing."""
     return msgspec.structs.replace(
-        requested, state=state, ended=_OUTCOMES_BY_STATE[state], delay=0.0, result=None, then=()
+        requested, state=state, ended=_OUTCOMES_BY_STATE[state], delay=0.0, result=None, then=(), wait=None
     )
 
 

@@ -12,6 +12,7 @@ connections    Connections    connections for a task's own statements
 flows          FlowTables     the tables of flows (flow_tables.py)
 notices        Notices        notifications of the store
 results        Results        wait for the end of jobs (producer.py)
+workflows      Workflows      record steps, and emit events (workflows.py)
 
 AnyStore       a worker's Store with some parts; ``require_part`` raises a clear error for an absent one
 QueueStore     a store whose tables belong to Stowhand
@@ -49,6 +50,7 @@ from stowhand.protocols.producer import Producer, Results, Transactions
 from stowhand.protocols.search import ALL_JOBS, Search, SearchResult
 from stowhand.protocols.store import PART_OPERATIONS, Store
 from stowhand.protocols.throughput import Period
+from stowhand.protocols.workflows import Workflows
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -477,6 +479,8 @@ class AnyStore(Store[R], Protocol[R]):
     def notices(self) -> Notices | None: ...
     @property
     def results(self) -> Results | None: ...
+    @property
+    def workflows(self) -> Workflows | None: ...
 
 
 class QueueStore(AnyStore[Job], Protocol):

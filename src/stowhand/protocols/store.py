@@ -192,6 +192,7 @@ PART_OPERATIONS = {
     "flows": "working on a flow",
     "notices": "reporting notifications and warnings",
     "results": "waiting for the end of a job",
+    "workflows": "recording the steps of a workflow",
 }
 """The operation that needs each part (queue_store.py), for messages about an absent part."""
 PART_NAMES = tuple(PART_OPERATIONS)

@@ -67,7 +67,7 @@ class FlowStore:
     """
 
     enclosing = None
-    jobs = transactions = inspect = admin = operate = timetable = results = None
+    jobs = transactions = inspect = admin = operate = timetable = results = workflows = None
     schema = settings = connections = flows = notices = None
     """The flow itself creates, inspects and retries jobs."""
     capabilities = Capabilities(absent=dict.fromkeys(PART_NAMES, "the Flow creates and inspects jobs of a flow"))

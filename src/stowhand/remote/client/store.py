@@ -40,7 +40,7 @@ class HttpStore:
     for a token that would be sent unencrypted.
     """
 
-    transactions = settings = connections = None
+    transactions = settings = connections = workflows = None
     """Parts that a lent store does not have."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:

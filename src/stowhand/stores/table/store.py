@@ -63,7 +63,7 @@ class TableStore(Generic[R]):
     Nothing is connected before it is used. Raises ConfigurationError.
     """
 
-    jobs = transactions = inspect = admin = operate = timetable = results = None
+    jobs = transactions = inspect = admin = operate = timetable = results = workflows = None
     schema = settings = connections = flows = notices = None
     """Parts that the application does itself, in SQL: inserting, reading, changing, scheduling, the schema."""
 
