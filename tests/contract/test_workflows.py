@@ -519,6 +519,29 @@ async def test_children_that_end_at_the_same_time_wake_the_parent_once(harness: 
         assert (await steps(harness, job.id))["pack"].remaining == 0
 
 
+async def test_a_parent_that_is_woken_early_waits_for_the_other_children(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 2)
+    await harness.store.admin.retry_jobs([lease.job_id])
+    lease = await harness.take(tasks=("t",))
+    await end_child(harness, with_result("1"))
+    await wait(harness, lease, "pack", value='{"size": 2}')
+    assert (await steps(harness, lease.job_id))["pack"].remaining == 1
+    assert await claim_task(harness) is None
+    await end_child(harness, with_result("2"))
+    assert await claim_task(harness) is not None
+
+
+async def test_children_that_end_while_their_parent_runs_are_counted(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 1)
+    await harness.store.admin.retry_jobs([lease.job_id])
+    lease = await harness.take(tasks=("t",))
+    await end_child(harness, with_result("1"))
+    await wait(harness, lease, "pack", value='{"size": 1}')
+    assert await claim_task(harness) is not None, "all children have ended, so there is nothing to wait for"
+
+
 async def test_a_step_without_children_ends_at_once(harness: StoreHarness) -> None:
     lease = await harness.start()
     await wait(harness, lease, "pack", value='{"size": 0}')
@@ -564,6 +587,7 @@ async def test_a_fork_has_the_steps_before_the_named_one(harness: StoreHarness) 
     assert (fork.task, fork.payload_text, fork.priority, fork.state) == ("t", '{"order": 7}', 3, State.QUEUED)
     assert fork.id != lease.job_id
     assert [step.name for step in await workflows_of(harness).read(fork.id)] == ["charge"]
+    assert (await harness.take()).epoch > 1, "a first claim has the epoch 1, so its worker reads no steps"
     with pytest.raises(InvalidJob, match="nowhere"):
         await workflows_of(harness).fork(lease.job_id, "nowhere")
     assert await workflows_of(harness).fork(10**9, "pack") is None

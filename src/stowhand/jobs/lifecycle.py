@@ -272,11 +272,11 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: datetime | None = None
     """The end of the wait, aware."""
     children: tuple[NewJob, ...] = ()
-    """Jobs to create. The last of them to end ends the wait."""
+    """Jobs to create, in addition to children of this step that have not ended. The last one to end ends the wait."""
     places: tuple[int, ...] = ()
-    """The place of each child in the step, from 0."""
+    """The place of each new child in the step, from 0. What was recorded for these places is deleted."""
     value: str | None = None
-    """JSON text to record with a step of children."""
+    """JSON text to record with a step of children; ``None`` for other waits."""
     attempts: int = 0
     """The attempts that count after the wait."""
 
