@@ -32,6 +32,7 @@ Most programs need the names of this module only. Others are in modules by topic
     stowhand.retry       backoff
     stowhand.outcomes    Complete, Outcome
     stowhand.limits      how many jobs of a task run and start, over all workers
+    stowhand.steps       errors of child jobs (``ctx.call``, ``ctx.map``)
     stowhand.query       which jobs to list, search and change
     stowhand.handler     protocols for your own handlers and middleware
     stowhand.table       your own table as a queue
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from stowhand.protocols.options import WorkerOptions
     from stowhand.retry import exponential
     from stowhand.service.run_all import run_all
-    from stowhand.tasks.context import Context
+    from stowhand.tasks.context import Context, SyncContext
     from stowhand.tasks.job_handle import JobHandle
     from stowhand.tasks.resource import resource
     from stowhand.tasks.task import Task
@@ -85,7 +86,7 @@ _NAMES_BY_MODULE = {
     "protocols.options": "WorkerOptions",
     "retry": "exponential",
     "service.run_all": "run_all",
-    "tasks.context": "Context",
+    "tasks.context": "Context SyncContext",
     "tasks.job_handle": "JobHandle",
     "tasks.resource": "resource",
     "tasks.task": "Task",
@@ -108,6 +109,7 @@ _NAMES_OF_OTHER_MODULES = {
     "runner": "BlockingHelpers Helpers",
     "stores.api": "Capabilities Claim ClaimRequest Foreign Heartbeats KeyMode Lease Pulse RefusedChange ResetJob"
     " Settlement Store StoreOptions Terms RefusedSettlement Verdict open_store",
+    "steps": "ChildFailed ChildrenFailed",
     "table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions TableStore Where sql",
     "testing": "FakeClock MemoryStore",
 }
@@ -128,6 +130,7 @@ __all__ = [
     "Snooze",
     "State",
     "StowhandError",
+    "SyncContext",
     "Task",
     "Worker",
     "WorkerOptions",

@@ -6,7 +6,7 @@ from stowhand import events
 
 PUBLIC = {
     "stowhand": "App Cancel Context Events Fail Failure Job JobHandle NewJob NonRetryable Retry Snooze State"
-    " StowhandError Task Worker WorkerOptions __version__ as_completed exponential gather resource run_all",
+    " StowhandError SyncContext Task Worker WorkerOptions __version__ as_completed exponential gather resource run_all",
     "stowhand.commands": "Command CommandHandler Step step",
     "stowhand.errors": "ConfigurationError CrontabError DuplicateTask InvalidJob JobCanceled JobFailed"
     " JobNotVisible JobRemoved JobReplaced LeaseLost LogRefused Misuse NoResult OutcomeUnknown PayloadMismatch"
@@ -17,6 +17,7 @@ PUBLIC = {
     " Layout Limiter Position Queue QueueCount Stage Status",
     "stowhand.handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
     "stowhand.limits": "Concurrency LimitValues Rate RateLimited",
+    "stowhand.steps": "ChildFailed ChildrenFailed",
     "stowhand.observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "stowhand.outcomes": "Complete Outcome",
     "stowhand.query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",

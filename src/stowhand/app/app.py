@@ -69,6 +69,7 @@ from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, definition_of, job_of, read_task, refuse_foreign
+from stowhand.tasks.workflow import check_event_name, encode_payload
 from stowhand.worker.host import refuse_inside
 from stowhand.worker.policy import Policy
 from stowhand.worker.worker import Worker
@@ -385,6 +386,40 @@ class App:
         """Enqueue a job in the caller's transaction, like ``Task.enqueue_in``."""
         job = job_of(task, self, "enqueue_in(connection, task, …)", args, kwargs)
         return self.handled.enqueue_in(connection, job, definition_of(task))
+
+    @needs_loop("app.sync.emit(…)")
+    async def emit(self, event: str, payload: object = None) -> bool:
+        """Emit an event: jobs that wait for it (``ctx.event``) go on, now or when they get there.
+
+        Args:
+            event: Name of the event, such as ``"paid:42"``.
+            payload: JSON value that ``ctx.event`` returns.
+
+        Returns:
+            Whether this is the first event with this name. Only the first counts; events are kept for 30 days.
+
+        Raises:
+            InvalidJob: The payload cannot be written as JSON, or has more than 1 MiB.
+
+        Example:
+            await app.emit(f"paid:{order_id}", {"amount": 30})
+
+        """
+        return await self.handled.emit(event, payload, None)
+
+    @overload
+    def emit_in(self, connection: AsyncConnection, event: str, payload: object = None) -> Awaitable[bool]: ...
+    @overload
+    def emit_in(self, connection: Connection, event: str, payload: object = None) -> bool: ...
+    def emit_in(self, connection: object, event: str, payload: object = None) -> bool | Awaitable[bool]:
+        """Emit an event in the caller's transaction: it is emitted if and only if the caller commits.
+
+        As ``emit``, with the connections of ``Task.enqueue_in``.
+        """
+        check_event_name("app.emit_in", event)
+        store = self.any_store()
+        workflows = require_part(store, "workflows", store.workflows)
+        return workflows.emit_in(connection, event, encode_payload(event, payload))
 
     @overload
     async def job(self, job_id: int) -> JobHandle[Any]: ...
@@ -747,7 +782,7 @@ def task_handler(
     new_logger, connect, enqueue = app._new_logger, app._borrow, app._enqueue  # noqa: SLF001
     return TaskHandler(
         app.registry, enqueue=enqueue, logger_factory=new_logger, default=default, connect=connect,
-        built_in=built_in(app.open), open_resources=open_resources,
+        built_in=built_in(app.open), open_resources=open_resources, open_store=app.open,
     )  # fmt: skip
 
 

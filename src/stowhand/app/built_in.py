@@ -53,6 +53,7 @@ def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, op
         default=Policy(timeout=options.timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),
         built_in=built_in(open_store),
+        open_store=open_store,
     )
 
 

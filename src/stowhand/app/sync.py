@@ -88,6 +88,16 @@ class Sync:
             call = partial(self._app.enqueue_and_wait, task, *args, timeout=timeout, **kwargs)
             return self._portal.run(call, f"await {name_of(task)}.enqueue_and_wait(…)")
 
+    def emit(self, event: str, payload: object = None) -> bool:
+        """Emit an event like ``App.emit``."""
+        return self._portal.run(lambda: self._app.emit(event, payload), "await app.emit(…)")
+
+    def emit_in(self, connection: Connection, event: str, payload: object = None) -> bool:
+        """Emit an event in the caller's transaction, like ``App.emit_in``."""
+        if is_asynchronous(connection):
+            raise ConfigurationError("this connection is asynchronous: await app.emit_in(…)")
+        return self._app.emit_in(connection, event, payload)
+
     @overload
     def job(self, job_id: int) -> SyncJobHandle[Any]: ...
     @overload

@@ -114,7 +114,7 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tu
                 returned = django_attempt.call()
                 if iscoroutinefunction(task.func):
                     returned = async_to_sync(_awaited)(returned)
-                value = returned if isinstance(returned, OUTCOMES) else Complete(normalize_json(returned))
+                value: Outcome = returned if isinstance(returned, OUTCOMES) else Complete(normalize_json(returned))
             except KeyboardInterrupt:
                 raise
             except RaisableOutcome as raised:

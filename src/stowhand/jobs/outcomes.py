@@ -11,7 +11,17 @@ from typing import Any
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.failed_attempts import MAX_ERROR_CLASS_CHARACTERS, class_path, error_title
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, RateLimited, Retry, Snooze
+from stowhand.jobs.lifecycle import (
+    Cancel,
+    Complete,
+    Fail,
+    Outcome,
+    RaisableOutcome,
+    RateLimited,
+    Retry,
+    Snooze,
+    Waiting,
+)
 from stowhand.jobs.text import MAX_ERROR_BYTES, clean
 
 MAX_SEARCHED_ERROR_BYTES = 1024 * 1024
@@ -40,7 +50,7 @@ def from_returned(value: object) -> Outcome:
 
 def _safe_outcome(value: object) -> Outcome:
     match value:
-        case Complete():
+        case Complete() | Waiting():
             return value
         case Retry(error, delay, payload, error_class):
             message, remaining_payload = _check_payload(_safe_text(error, "retry requested"), payload)

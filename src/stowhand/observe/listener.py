@@ -159,6 +159,8 @@ class LogListener:
                 self._log_end("info", event, f"Completed task {task} with success")
             case AttemptOutcome.SNOOZED:
                 self._log_end("info", event, f"Snoozed task {task}")
+            case AttemptOutcome.WAITING:
+                self._log_end("info", event, f"Waiting task {task}")
             case AttemptOutcome.CANCELED:
                 self._log_end("info", event, f"Canceled task {task}", error=event.error)
             case AttemptOutcome.RETRY:

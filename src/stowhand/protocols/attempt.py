@@ -135,6 +135,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     """The outcome that the handler requested from its store (``requeue``), unless the handler raises."""
     on_enqueue: Callable[[NewJob], NewJob] | None = None
     """Converts each job passed to ``enqueue_after``."""
+    workflow: Any = None
+    """The steps of the attempt, once the handler has used one (tasks/workflow.py)."""
     hooked: Context | None = None
     """The context for ``post_handle``, set once the hooks have started. Log lines and spans belong to it."""
     ended: bool = False

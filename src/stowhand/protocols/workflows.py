@@ -1,7 +1,7 @@
 """Workflows: what a store keeps for the later attempts of a job.
 
-A *step* is a value that an attempt has recorded under a name. A *wait* is a step as well: the settlement that starts the
-wait records it, without a value, and its end records the value. The children of a step record theirs when they end.
+A *step* is a value that an attempt has recorded under a name. A *wait* is a step as well: the settlement that starts
+the wait records it, without a value, and its end records the value. The children of a step record theirs when they end.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RateLimited, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RateLimited, Retry, Snooze, Wait, Waiting
 from stowhand.observe.propagation import current_correlation_id, current_traceparent
 from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
@@ -67,13 +67,15 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     """The child's answer for one job."""
 
     kind: str
-    """``complete``, ``retry``, ``fail``, ``poison``, ``rate_limited``, ``snooze``, ``cancel``; or ``unable``."""
+    """``complete``, ``retry``, ``fail``, ``poison``, ``rate_limited``, ``snooze``, ``waiting`` or ``cancel``; else
+    ``unable``."""
     text: str = ""
     seconds: float | None = None
     result: str | None = None
     payload: str | None = None
     """JSON text that replaces the job's payload."""
     then: tuple[NewJob, ...] = ()
+    wait: Wait | None = None
     error_class: str | None = None
 
     def outcome(self) -> Outcome:
@@ -89,6 +91,8 @@ class ChildAnswer(msgspec.Struct, frozen=True):
                 return Snooze(self.seconds or 0.0)
             case "cancel":
                 return Cancel(self.text)
+            case "waiting" if self.wait is not None:
+                return Waiting(self.wait)
             case kind:
                 return Fail(self.text, kind == "poison", self.payload, self.error_class)
 

@@ -18,7 +18,17 @@ from stowhand.app.start import traced
 from stowhand.clock import sleep_blocking
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, RateLimited, Retry, Snooze
+from stowhand.jobs.lifecycle import (
+    Cancel,
+    Complete,
+    Fail,
+    Outcome,
+    RaisableOutcome,
+    RateLimited,
+    Retry,
+    Snooze,
+    Waiting,
+)
 from stowhand.jobs.outcomes import as_failure, describe, from_raised, from_returned
 from stowhand.observe.attempt_context import AttemptContext, bind_attempt
 from stowhand.observe.job_logger import core_logger
@@ -194,6 +204,8 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
             return ChildAnswer("snooze", seconds=delay)
         case Cancel(reason):
             return ChildAnswer("cancel", reason)
+        case Waiting(wait):
+            return ChildAnswer("waiting", wait=wait)
         case Fail(error, is_poison, payload, error_class):
             return ChildAnswer("poison" if is_poison else "fail", error, payload=payload, error_class=error_class)
 

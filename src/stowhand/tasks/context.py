@@ -1,25 +1,32 @@
-"""The running attempt as its task sees it: ``Context`` (typed style) and ``helpers`` (folder style)."""
+"""The running attempt of a task: ``Context`` and ``SyncContext`` (typed style), ``helpers`` (folder style)."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.errors import ConfigurationError, Misuse, a_type, explain_foreign_attributes
 from stowhand.jobs import limits
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.attempt import Attempt
+from stowhand.jobs.lifecycle import Raisable
+from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.retry import AnyBackoff
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
+from stowhand.tasks.workflow import ChildFailed, Failures, StepRecorder, Workflow
 
 if TYPE_CHECKING:
     from stowhand.tasks.task import ConfiguredTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_CLOCK = SystemClock()
 Values = Sequence[object] | Mapping[str, object] | None
 """Values for the placeholders of psycopg: in order, by name, or none."""
 
@@ -74,22 +81,15 @@ def no_connection() -> AbstractAsyncContextManager[Any]:
     raise ConfigurationError("no connection to borrow: this handler has no PostgreSQL store")
 
 
-@explain_foreign_attributes
-class Context:
-    """The running attempt of a job, passed to a task that has a parameter annotated ``Context``.
+class AttemptContext:
+    """What ``Context`` and ``SyncContext`` have in common: the running attempt of a job."""
 
-    @app.task
-    async def export(ctx: Context, customer: int) -> None:
-        for page in range(100):
-            ctx.progress(page / 100)
-    """
+    __slots__ = ("_attempt", "_logger", "_new_logger", "_recorder")
 
-    __slots__ = ("_attempt", "_connect", "_logger", "_new_logger")
-
-    def __init__(self, attempt: Attempt[Job], new_logger: LoggerFactory, connect: Connect = no_connection) -> None:
+    def __init__(self, attempt: Attempt[Job], new_logger: LoggerFactory, recorder: StepRecorder | None = None) -> None:
         self._attempt = attempt
         self._new_logger = new_logger
-        self._connect = connect
+        self._recorder = recorder
         self._logger: JobLogger | None = None
 
     @property
@@ -99,7 +99,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Number of this attempt, starting with 1."""
+        """Number of this attempt, starting with 1. A wait of a workflow starts the count again."""
         return self._attempt.attempt
 
     @property
@@ -116,10 +116,6 @@ class Context:
     def canceled(self) -> bool:
         """Whether the task should stop. A synchronous task checks this regularly."""
         return self._attempt.canceled
-
-    async def until_canceled(self) -> str:
-        """Wait until the task should stop, and return the reason. Call it only in asynchronous tasks."""
-        return await self._attempt.until_canceled()
 
     @property
     def logger(self) -> JobLogger:
@@ -178,10 +174,46 @@ class Context:
             ctx.enqueue_after(send, "someone@example.com")
 
         """
-        # This import is here, because task.py imports this module.
-        from stowhand.tasks.task import job_of
+        self._attempt.enqueue_after(_job_of("ctx.enqueue_after", task, args, kwargs))
 
-        self._attempt.enqueue_after(job_of(task, None, "ctx.enqueue_after(task, …)", args, kwargs))
+    def _workflow(self) -> Workflow:
+        """Return the steps of this attempt. Raises ConfigurationError where none can be recorded."""
+        control = control_of(self._attempt)
+        if control.workflow is None:
+            if self._recorder is None:
+                raise ConfigurationError("ctx.step: this handler has no store to record steps in; use a task of an App")
+            control.workflow = Workflow(self._attempt, self._recorder)
+        workflow: Workflow = control.workflow
+        return workflow
+
+
+@explain_foreign_attributes
+class Context(AttemptContext):
+    """The running attempt of a job, passed to a task that has a parameter annotated ``Context``.
+
+    @app.task
+    async def export(ctx: Context, customer: int) -> None:
+        for page in range(100):
+            ctx.progress(page / 100)
+
+    Its asynchronous methods are for ``async def`` tasks; a ``def`` task takes a ``SyncContext``.
+    """
+
+    __slots__ = ("_connect",)
+
+    def __init__(
+        self,
+        attempt: Attempt[Job],
+        new_logger: LoggerFactory,
+        connect: Connect = no_connection,
+        recorder: StepRecorder | None = None,
+    ) -> None:
+        super().__init__(attempt, new_logger, recorder)
+        self._connect = connect
+
+    async def until_canceled(self) -> str:
+        """Wait until the task should stop, and return the reason. Call it only in asynchronous tasks."""
+        return await self._attempt.until_canceled()
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """Borrow a psycopg connection for your own statements, outside the job's transaction (PostgreSQL only).
@@ -197,6 +229,328 @@ class Context:
 
         """
         return self._connect()
+
+    # -- workflows -------------------------------------------------------------------------------
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        attempts: int = 1,
+        backoff: AnyBackoff | str | None = None,
+        connection: object = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        attempts: int = 1,
+        backoff: AnyBackoff | str | None = None,
+        connection: object = None,
+        **kwargs: Any,
+    ) -> T: ...
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        attempts: int = 1,
+        backoff: AnyBackoff | str | None = None,
+        connection: object = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function and record its value, or return the value that an earlier attempt has recorded.
+
+        The value is stored as JSON, and is returned in the type that the function is annotated to return, in this
+        attempt as in later ones. Code between steps runs again in every attempt. If the process dies after the function
+        and before the value is recorded, the function runs again, unless ``connection`` makes both one transaction.
+
+        Args:
+            name: Name of the step. A name that is used again in the attempt becomes ``name#2``. Rename a step to run it
+                again in jobs that have recorded it.
+            function: The function or task to call; a plain function blocks the loop while it runs.
+            args: Its positional arguments.
+            attempts: Number of calls of the function in this attempt, in case it raises.
+            backoff: Delay between these calls, as for a task; by default 1 s, 2 s, 4 s … 60 s.
+            connection: A connection or session of yours with an open transaction, as for ``enqueue_in``: the value is
+                recorded in it, so it exists if and only if you commit. The transaction must be shorter than the lease.
+            kwargs: Keyword arguments of the function.
+
+        Returns:
+            The value.
+
+        Raises:
+            InvalidJob: The value cannot be written as JSON, or has more than 1 MiB. The job fails permanently.
+            LeaseLost: The attempt has lost its lease; nothing was recorded.
+
+        Example:
+            payment = await ctx.step("charge", charge, order_id, attempts=3)
+
+        """
+        step = await self._workflow().start(name, function, attempts, backoff)
+        with step.running():
+            while not step.is_recorded:
+                try:
+                    value = function(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        value = await value
+                except Exception as error:  # noqa: BLE001 - raised again after the last call
+                    await _CLOCK.sleep(step.delay_after(error))
+                else:
+                    await step.record(value, connection)
+        return step.value
+
+    async def sleep(self, delay: Duration) -> None:
+        """End the attempt, and continue after this time. The job holds no slot, lease or connection meanwhile.
+
+        Args:
+            delay: Seconds, a timedelta, or a phrase such as "1d". The first attempt that gets here records the end.
+
+        """
+        await self._workflow().sleep(delay, None, "ctx.sleep")
+
+    async def sleep_until(self, time: datetime) -> None:
+        """End the attempt, and continue at this time, which has a time zone. As ``sleep``."""
+        await self._workflow().sleep(None, time, "ctx.sleep_until")
+
+    @overload
+    async def event(self, name: str, kind: type[T], /, *, timeout: Duration | None = None) -> T: ...
+    @overload
+    async def event(self, name: str, kind: None = None, /, *, timeout: Duration | None = None) -> Any: ...
+    async def event(self, name: str, kind: type[Any] | None = None, /, *, timeout: Duration | None = None) -> Any:
+        """Return the payload of an event; until it is emitted, the attempt ends and the job waits.
+
+        Events are emitted by ``app.emit``, by ``emit_event`` in SQL, and by ``handle.send`` for one job. The first one
+        with a name counts, even if it was emitted before.
+
+        Args:
+            name: Name of the event, such as ``f"paid:{order_id}"``.
+            kind: Type of the payload; ``None``: plain JSON values.
+            timeout: Longest wait; ``None``: without end.
+
+        Raises:
+            TimeoutError: The event was not emitted in time. This is recorded: later attempts raise it too.
+
+        Example:
+            paid = await ctx.event(f"paid:{order_id}", timeout="7d")
+
+        """
+        return await self._workflow().event(name, kind, timeout)
+
+    async def call(self, name: str, task: ConfiguredTask[P, T | Raisable], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a task as a child job and return its result; the attempt ends and the job waits for it.
+
+        Args:
+            name: Name of the step.
+            task: The task; ``task.options(queue="slow")`` for options of the child.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            ChildrenFailed: The child has failed or was canceled. A retry of this job creates it anew.
+
+        """
+        job = _job_of("ctx.call", task, args, kwargs)
+        results = await self._workflow().children("ctx.call", name, [job], [_function_of(task)], "raise")
+        return cast("T", results[0])
+
+    @overload
+    async def map(
+        self,
+        name: str,
+        task: ConfiguredTask[..., T | Raisable],
+        items: Iterable[object],
+        /,
+        *,
+        failures: Literal["raise"] = "raise",
+    ) -> list[T]: ...
+    @overload
+    async def map(
+        self,
+        name: str,
+        task: ConfiguredTask[..., T | Raisable],
+        items: Iterable[object],
+        /,
+        *,
+        failures: Literal["collect"],
+    ) -> list[T | ChildFailed]: ...
+    @overload
+    async def map(
+        self, name: str, jobs: Iterable[NewJob], /, *, failures: Literal["raise", "collect"] = "raise"
+    ) -> list[Any]: ...
+    async def map(
+        self, name: str, task: object, items: Iterable[object] | None = None, /, *, failures: Failures = "raise"
+    ) -> list[Any]:
+        """Run a task once for each item, as child jobs, and return their results in the order of the items.
+
+        The children are created in the transaction that ends this attempt, so each exists once. They run on any worker,
+        with their own limits and queues. Canceling this job cancels them.
+
+        Args:
+            name: Name of the step.
+            task: The task, which takes an item as its only argument; or jobs instead of task and items.
+            items: The items.
+            failures: ``"raise"``, or ``"collect"`` to get a ``ChildFailed`` in the place of each failed child.
+
+        Raises:
+            ChildrenFailed: All children have ended, and some have failed or were canceled. A retry of this job creates
+                those anew.
+
+        Example:
+            parts = await ctx.map("pack", pack, [1, 2, 3])
+
+        """
+        jobs, functions = _jobs_of_map(task, items)
+        return await self._workflow().children("ctx.map", name, jobs, functions, failures)
+
+
+class SyncContext(AttemptContext):
+    """The running attempt of a job, passed to a ``def`` task that has a parameter annotated ``SyncContext``.
+
+    @app.task
+    def order(ctx: SyncContext, order_id: int) -> str:
+        payment = ctx.step("charge", charge, order_id)
+        ctx.sleep("1d")
+        return payment
+
+    It has the methods of ``Context``, without ``await``.
+    """
+
+    __slots__ = ("_loop",)
+
+    def __init__(
+        self,
+        attempt: Attempt[Job],
+        new_logger: LoggerFactory,
+        recorder: StepRecorder | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(attempt, new_logger, recorder)
+        self._loop = loop
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        attempts: int = 1,
+        backoff: AnyBackoff | str | None = None,
+        connection: object = None,
+        **kwargs: Any,
+    ) -> T:
+        """Run a function in this thread and record its value, or return the recorded one, like ``Context.step``."""
+        step = self._run(lambda workflow: workflow.start(name, function, attempts, backoff))
+        with step.running():
+            while not step.is_recorded:
+                try:
+                    value = function(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - raised again after the last call
+                    sleep_blocking(step.delay_after(error))
+                else:
+                    if inspect.iscoroutine(value):
+                        value.close()
+                        raise Misuse(f"ctx.step: {name!r} is an async function; use it in an async def task")
+                    self._run(lambda workflow: step.record(value, connection))  # noqa: B023 - called at once
+        return cast("T", step.value)
+
+    def sleep(self, delay: Duration) -> None:
+        """End the attempt, and continue after this time, like ``Context.sleep``."""
+        self._run(lambda workflow: workflow.sleep(delay, None, "ctx.sleep"))
+
+    def sleep_until(self, time: datetime) -> None:
+        """End the attempt, and continue at this time, like ``Context.sleep_until``."""
+        self._run(lambda workflow: workflow.sleep(None, time, "ctx.sleep_until"))
+
+    @overload
+    def event(self, name: str, kind: type[T], /, *, timeout: Duration | None = None) -> T: ...
+    @overload
+    def event(self, name: str, kind: None = None, /, *, timeout: Duration | None = None) -> Any: ...
+    def event(self, name: str, kind: type[Any] | None = None, /, *, timeout: Duration | None = None) -> Any:
+        """Return the payload of an event, like ``Context.event``."""
+        return self._run(lambda workflow: workflow.event(name, kind, timeout))
+
+    def call(self, name: str, task: ConfiguredTask[P, T | Raisable], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a task as a child job and return its result, like ``Context.call``."""
+        job = _job_of("ctx.call", task, args, kwargs)
+        functions = [_function_of(task)]
+        results = self._run(lambda workflow: workflow.children("ctx.call", name, [job], functions, "raise"))
+        return cast("T", results[0])
+
+    @overload
+    def map(
+        self,
+        name: str,
+        task: ConfiguredTask[..., T | Raisable],
+        items: Iterable[object],
+        /,
+        *,
+        failures: Literal["raise"] = "raise",
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        task: ConfiguredTask[..., T | Raisable],
+        items: Iterable[object],
+        /,
+        *,
+        failures: Literal["collect"],
+    ) -> list[T | ChildFailed]: ...
+    @overload
+    def map(
+        self, name: str, jobs: Iterable[NewJob], /, *, failures: Literal["raise", "collect"] = "raise"
+    ) -> list[Any]: ...
+    def map(
+        self, name: str, task: object, items: Iterable[object] | None = None, /, *, failures: Failures = "raise"
+    ) -> list[Any]:
+        """Run a task once for each item, as child jobs, like ``Context.map``."""
+        jobs, functions = _jobs_of_map(task, items)
+        return self._run(lambda workflow: workflow.children("ctx.map", name, jobs, functions, failures))
+
+    def _run(self, call: Callable[[Workflow], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the worker's loop and wait for it."""
+        return wait_for(self._loop, call(self._workflow()))
+
+
+def _job_of(
+    call: str, task: ConfiguredTask[..., Any] | NewJob, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> NewJob:
+    # This import is here, because task.py imports this module.
+    from stowhand.tasks.task import job_of
+
+    return job_of(task, None, f"{call}(task, …)", args, kwargs)
+
+
+def _function_of(task: object) -> Callable[..., Any] | None:
+    """Return the function of a task; ``None`` for a ``NewJob``."""
+    from stowhand.tasks.task import definition_of
+
+    definition = definition_of(task)
+    return None if definition is None else definition.function
+
+
+def _jobs_of_map(task: object, items: Iterable[object] | None) -> tuple[list[NewJob], list[Callable[..., Any] | None]]:
+    """Return the jobs of ``ctx.map``, and the functions by whose annotations their results are read."""
+    if items is not None:
+        jobs = [_job_of("ctx.map", cast("ConfiguredTask[..., Any]", task), (item,), {}) for item in items]
+        return jobs, [_function_of(task)] * len(jobs)
+    if not isinstance(task, Iterable):
+        raise Misuse(f"ctx.map: got {a_type(task)} without items; use a task and items, or a list of jobs")
+    jobs = []
+    for job in task:
+        if not isinstance(job, NewJob):
+            raise Misuse(f"ctx.map: got {a_type(job)} in the list of jobs; use task.new_job(…)")
+        jobs.append(job)
+    return jobs, [None] * len(jobs)
 
 
 class Helpers:

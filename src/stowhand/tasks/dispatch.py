@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,17 +13,29 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import RaisableOutcome, RateLimited, Retry
 from stowhand.jobs.outcomes import from_raised
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.attempt import Attempt, known_control_of
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.tasks.batch import awaited, judge_batch
-from stowhand.tasks.context import BlockingHelpers, Connect, Context, Enqueue, Helpers, LoggerFactory, no_connection
+from stowhand.tasks.context import (
+    BlockingHelpers,
+    Connect,
+    Context,
+    Enqueue,
+    Helpers,
+    LoggerFactory,
+    SyncContext,
+    no_connection,
+)
 from stowhand.tasks.middleware import AroundThread, OnEnqueue
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.resource import Factory
 from stowhand.tasks.resources import WorkerResources
 from stowhand.tasks.threads import Threads
+from stowhand.tasks.workflow import StepRecorder, refuse_caught_wait, requested_wait
 from stowhand.worker.policy import Policy
 
+OpenStore = Callable[[], Awaitable[QueueStore]]
 AttemptRunner = Callable[[Attempt[Job]], Awaitable[object]]
 
 
@@ -39,8 +52,12 @@ class TaskHandler:
         connect: Connect = no_connection,
         built_in: Registry | None = None,
         open_resources: Mapping[Factory, object] | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
-        """``enqueue`` commits a job of ``helpers.add_job``. ``open_resources``: values of the host, by factory."""
+        """``enqueue`` commits a job of ``helpers.add_job``. ``open_resources``: values of the host, by factory.
+
+        ``open_store``: returns the store in which workflows record their steps; ``None``: they cannot.
+        """
         self._registry = registry
         self.declarations = registry.declarations()
         self.limits_per_worker = registry.limits_per_worker()
@@ -52,6 +69,7 @@ class TaskHandler:
         self._enqueue = enqueue
         self._new_logger = logger_factory
         self._connect = connect
+        self._recorder = None if open_store is None else StepRecorder(open_store)
         self._default = default or Policy()
         """Policy of tasks that set none."""
         self._removed_tasks: dict[str, TaskDefinition] = {}
@@ -77,6 +95,12 @@ class TaskHandler:
             returned = await run(attempt)
         except RaisableOutcome as raised:
             returned = from_raised(raised)
+        except BaseException as error:
+            if (waiting := requested_wait(attempt, error)) is None:
+                raise
+            return waiting
+        if (control := known_control_of(attempt)) is not None and control.workflow is not None:
+            refuse_caught_wait(control.workflow)
         if type(returned) is RateLimited and task not in self.declarations.tasks:
             return Retry(f"RateLimited: task {task!r} has no limit in the store; declare limits=[…], or raise Snooze")
         if type(returned) is list:
@@ -165,8 +189,11 @@ class TaskHandler:
             for name, resource in resources:
                 values[name] = self._resources.value(resource)
             if needs_context:
-                context = Context(attempt, self._new_logger, self._connect)
-                if shape.injected.context is not None:
+                context = Context(attempt, self._new_logger, self._connect, self._recorder)
+                if shape.injected.context is not None and shape.injected.has_sync_context:
+                    loop = asyncio.get_running_loop()
+                    values[shape.injected.context] = SyncContext(attempt, self._new_logger, self._recorder, loop)
+                elif shape.injected.context is not None:
                     values[shape.injected.context] = context
                 if shape.injected.helpers is not None:
                     helpers = Helpers(context, self._enqueue, self._registry.new_job)

@@ -16,6 +16,7 @@ from stowhand.protocols.queue_store import Answer, QueueStore, require_part
 from stowhand.stores.kernel.results import LoopPolls, ResultPoll
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.registry import Registry, TaskDefinition
+from stowhand.tasks.workflow import check_event_name, encode_payload
 
 
 class HandledJobs:
@@ -51,6 +52,13 @@ class HandledJobs:
     async def cancel(self, job_id: int) -> Answer:
         """Cancel the job: at once, or by its worker. Raises ConfigurationError if the store cannot change jobs."""
         return await (await self._open()).admin.cancel(job_id)
+
+    async def emit(self, event: str, payload: object, job_id: int | None) -> bool:
+        """Emit an event, for one job or for all. Return whether it is the first with this name. Raises InvalidJob."""
+        check_event_name("emit" if job_id is None else "send", event)
+        store = await self._open()
+        workflows = require_part(store, "workflows", store.workflows)
+        return await workflows.emit(event, encode_payload(event, payload), job_id)
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the recorded attempts that did not complete."""

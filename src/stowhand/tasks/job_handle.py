@@ -233,6 +233,23 @@ class JobHandle(JobFields, Generic[R_co]):
         """Cancel the job: a waiting one at once, a running one through its worker. Return the answer of the store."""
         return await self._jobs.cancel(self.id)
 
+    @needs_loop("app.sync.job({0.id}).send(…)")
+    async def send(self, event: str, payload: object = None) -> bool:
+        """Emit an event for this job alone: ``await ctx.event("approved")`` in its task returns the payload.
+
+        Args:
+            event: Name of the event.
+            payload: JSON value.
+
+        Returns:
+            Whether this is the first event with this name for the job.
+
+        Raises:
+            InvalidJob: The payload cannot be written as JSON.
+
+        """
+        return await self._jobs.emit(event, payload, self.id)
+
     async def watch(self) -> AsyncIterator[Job]:
         """Yield the job now and after each change, until it has finished. Raises the errors of ``wait``."""
         refuse_inside("watch()")

@@ -372,13 +372,18 @@ def _read_definition(
     declared_limits = read_limits(name, options.get("limits"))
     limit_key = _read_limit_key(declared_limits, template, shape)
     is_asynchronous = is_async(function)
+    executor = _read_executor(options.get("executor"), is_async=is_asynchronous)
+    if shape.injected.has_sync_context and executor != "thread":
+        raise ConfigurationError(
+            "SyncContext is for a def task that runs in a thread; use Context in an async def task"
+        )
     backoff = options.get("backoff")
     return TaskDefinition(
         name=name,
         function=function,
         shape=shape,
         template=template,
-        executor=_read_executor(options.get("executor"), is_async=is_asynchronous),
+        executor=executor,
         is_async=is_asynchronous,
         timeout=limits.read_positive(options.get("timeout"), "timeout"),
         backoff=None if backoff is None else resolve_backoff(backoff),

@@ -22,19 +22,31 @@ def read_result(function: Callable[..., Any], text: str | None) -> Any:
     """
     if text is None:
         return None
-    decoder = _decoder(function)
+    return read_typed(_result_type(function), text, "the result is not what this version of the task returns")
+
+
+def read_typed(kind: Any, text: str, problem: str = "the value is not of the expected type") -> Any:
+    """Return JSON text as a value of a type; plain values for a type that cannot be read.
+
+    Raises PayloadMismatch with this problem, and UndecodablePayload.
+    """
+    decoder = _decoder(kind)
     if decoder is None:
         return strict_json.decode(text)
     try:
         return strict_json.decode_with(decoder, text)
     except UndecodablePayload as error:
         strict_json.decode(text)  # raises UndecodablePayload if the text itself is invalid
-        raise PayloadMismatch(f"the result is not what this version of the task returns: {error}") from None
+        raise PayloadMismatch(f"{problem}: {error}") from None
 
 
 @cache
-def _decoder(function: Callable[..., Any]) -> msgspec.json.Decoder[Any] | None:
-    kind = _without_outcomes(returned_annotation(function))
+def _result_type(function: Callable[..., Any]) -> Any:
+    return _without_outcomes(returned_annotation(function))
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any] | None:
     if kind is Any:
         return None
     try:

@@ -19,7 +19,7 @@ from stowhand.hints import find_advice, find_equivalents
 from stowhand.jobs import strict_json
 from stowhand.jobs.strict_json import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import innermost_function, is_async
-from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+from stowhand.tasks.context import BlockingHelpers, Context, Helpers, SyncContext
 from stowhand.tasks.options import OPTION_NAMES as OPTIONS
 from stowhand.tasks.resource import Resource
 
@@ -207,6 +207,8 @@ class InjectedParameters(msgspec.Struct, frozen=True):
     context: str | None = None
     helpers: str | None = None
     resources: tuple[tuple[str, Resource], ...] = ()
+    has_sync_context: bool = False
+    """The context is a ``SyncContext``."""
 
 
 def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:
@@ -289,15 +291,17 @@ def _resources(function: Callable[..., Any], signature: inspect.Signature) -> It
 
 def _injected(annotated: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> InjectedParameters:
     context = helpers = None
+    is_synchronous = False
     for index, (parameter, annotation) in enumerate(annotated):
-        if annotation is Context:
+        if annotation in (Context, SyncContext):
             context = parameter.name
+            is_synchronous = annotation is SyncContext
         elif annotation in (Helpers, BlockingHelpers) or (
             annotation in (inspect.Parameter.empty, Any)
             and ((positional and index == 1) or (parameter.name == "helpers" and annotated[0][0].name == "payload"))
         ):
             helpers = parameter.name
-    return InjectedParameters(context, helpers)
+    return InjectedParameters(context, helpers, has_sync_context=is_synchronous)
 
 
 _REFUSED_KINDS = {

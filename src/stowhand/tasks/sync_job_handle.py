@@ -57,6 +57,10 @@ class SyncJobHandle(JobFields, Generic[R_co]):
         """Cancel the job, like ``JobHandle.cancel``."""
         return self._call(self.handle.cancel, "cancel")
 
+    def send(self, event: str, payload: object = None) -> bool:
+        """Emit an event for this job alone, like ``JobHandle.send``."""
+        return self._call(lambda: self.handle.send(event, payload), "send")
+
     def watch(self) -> Iterator[Job]:
         """Yield the job now and after each change, like ``JobHandle.watch``."""
         jobs = self.handle.watch()
