@@ -19,10 +19,10 @@ from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.retry import AnyBackoff
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
-from stowhand.tasks.workflow import ChildFailed, Failures, StepRecorder, Workflow
 
 if TYPE_CHECKING:
     from stowhand.tasks.task import ConfiguredTask
+    from stowhand.tasks.workflow import ChildFailed, Failures, StepRecorder, Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,6 +182,9 @@ class AttemptContext:
         if control.workflow is None:
             if self._recorder is None:
                 raise ConfigurationError("ctx.step: this handler has no store to record steps in; use a task of an App")
+            # This import is here, because workflow.py reads values by the types of tasks, whose shape has a Context.
+            from stowhand.tasks.workflow import Workflow
+
             control.workflow = Workflow(self._attempt, self._recorder)
         workflow: Workflow = control.workflow
         return workflow

@@ -240,7 +240,7 @@ class Workflow:
             raise self._request_children(call, name, len(jobs), self._checked(call, jobs), tuple(range(len(jobs))), 0)
         note = _ChildrenNote.read(header.value)
         if header.remaining:
-            raise self._request_children(call, name, note.size, (), (), note.attempts)
+            raise self._request_children(call, name, note.size, (), (), max(note.attempts, 0))
         if note.size != len(jobs):
             raise Misuse(
                 f"{call}: step {name!r} has created {note.size} children, and this attempt asks for {len(jobs)};"
@@ -365,7 +365,8 @@ class _ChildrenNote(msgspec.Struct, frozen=True):
     size: int
     attempts: int = 0
     """The attempts of the workflow that counted when the wait started. If the attempt after the wait has the next
-    number, it raises the errors of the children; a later one is a retry."""
+    number, it raises the errors of the children; a later one is a retry. The store sets -1 when somebody retries the
+    workflow by hand."""
 
     @classmethod
     def read(cls, text: str | None) -> _ChildrenNote:

@@ -34,6 +34,7 @@ FUNCTION_FILES = (
     "limits",
     "idle",
     "on_failure",
+    "workflows",
     "settle",
     "expire",
     "leases",

@@ -32,7 +32,8 @@ class InTransaction:
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
-        self.function = f"{context.fillings['schema']}.enqueue_text"
+        self._schema = context.fillings["schema"]
+        self.function = f"{self._schema}.enqueue_text"
         # A caller calls a function of one text; this form appends an empty text to the ledger.
         self._ledger = f"""(
             select coalesce(pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -46,21 +47,25 @@ class InTransaction:
 
         Raise SchemaError, and ConfigurationError if the owner of the connection could not commit.
         """
-        caller = caller_to(POSTGRES, connection)
         with self._errors_of(job):
-            text = self.text_of(job)
-            if not self._is_checked:
-                ledger = caller.ask(self._ledger, "", self._check_place)
-                if not isinstance(ledger, str):
-                    return self._check_and_enqueue(ledger, caller, text, job)
-                self._check_schema(ledger)
-            answer = caller.ask(self.function, text, self._check_place)
+            answer = self.call(connection, self.function, self.text_of(job))
             return _reader.decode(answer) if isinstance(answer, str) else self._read_answer(answer, job)
 
-    async def _check_and_enqueue(self, ledger: Awaitable[str], caller: PostgresCaller, text: str, job: NewJob) -> Job:
-        with self._errors_of(job):
-            self._check_schema(await ledger)
-            return _reader.decode(await caller.ask(self.function, text, self._check_place))
+    def call(self, connection: object, function: str, text: str) -> str | Awaitable[str]:
+        """Call a function of one text in the transaction of this connection, and return its text."""
+        caller = caller_to(POSTGRES, connection)
+        if not self._is_checked:
+            ledger = caller.ask(self._ledger, "", self._check_place)
+            if not isinstance(ledger, str):
+                return self._check_and_call(ledger, caller, function, text)
+            self._check_schema(ledger)
+        answer: str | Awaitable[str] = caller.ask(function, text, self._check_place)
+        return answer
+
+    async def _check_and_call(self, ledger: Awaitable[str], caller: PostgresCaller, function: str, text: str) -> str:
+        self._check_schema(await ledger)
+        answer: str = await caller.ask(function, text, self._check_place)
+        return answer
 
     def _check_schema(self, ledger: str) -> None:
         check_status(status_of(_ledger_reader.decode(ledger), self._context), self._context)
@@ -85,6 +90,10 @@ class InTransaction:
                 f"this connection is to the database {name!r}, and the queue is at {self._context.address}: one"
                 " transaction can only cover one database. If they are one behind a pooler, give the App this name"
             )
+
+    def function_of(self, name: str) -> str:
+        """Return the name of a function of the schema."""
+        return f"{self._schema}.{name}"
 
     @contextmanager
     def _errors_of(self, job: NewJob) -> Iterator[None]:

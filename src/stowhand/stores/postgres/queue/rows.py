@@ -21,9 +21,9 @@ _ATTRIBUTES = tuple(ATTRIBUTE_NAMES[name] for name in COLUMN_NAMES)
 CLAIMED_COLUMN_NAMES = (
     *("id", "task", "payload", "serial", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
-    *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
+    *("queue", "parent_id"),
 )
-"""The columns of a claim besides ``epoch``: those that ``read_claims`` names, and all declared later."""
+"""The columns of a claim besides ``epoch``, in the order of ``read_claims``."""
 _GRAPHILE_COLUMN_NAMES = (
     *("id", "serial", "task", "payload", "priority", "run_at", "attempts", "max_attempts", "last_error", "created_at"),
     *("updated_at", "key", "worker", "revision", "flags"),
@@ -40,7 +40,7 @@ _TYPES_BY_KIND = {
     Kind.MOMENT: "timestamptz",
     Kind.NAMES: "text[]",
 }
-_TYPES_BY_NAME = {field.name: _TYPES_BY_KIND[field.kind] for field in FIELDS}
+_TYPES_BY_NAME = {field.name: _TYPES_BY_KIND[field.kind] for field in FIELDS} | {"parent_id": "bigint"}
 
 _QUEUE_EXPRESSION = {"queue": "coalesce(queue, 'default')"}
 """The displayed queue: the table has NULL for ``default``."""
@@ -72,7 +72,7 @@ def function_fillings() -> dict[str, str]:
     text = {"payload": "payload::text"}
     live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"} | _QUEUE_EXPRESSION
     past = {"worker": "null::text", "last_worker": "worker"} | _QUEUE_EXPRESSION
-    past |= {"progress": "null::float8", "progress_text": "null::text"}
+    past |= {"progress": "null::float8", "progress_text": "null::text", "waits_for": "null::text"}
     types = _TYPES_BY_NAME | {"id": "bigint"}
     arguments = {"payload": "_payload => _new.payload::json", "key_mode": "_mode => _new.key_mode"}
     new = NewJob.__struct_fields__
@@ -94,6 +94,8 @@ def function_fillings() -> dict[str, str]:
         "kept": named(KEPT_COLUMN_NAMES),
         "gone_kept": named(KEPT_COLUMN_NAMES, "g"),
         "details": named(DETAILS),
+        "details_of_job": named(DETAILS, "j"),
+        "details_of_past": named(DETAILS, "h"),
         "old_details": named(DETAILS, "_old"),
         "job_details": named(DETAILS, "_job"),
         "new_details": named(DETAILS, "_new"),
@@ -118,7 +120,7 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
     timestamps = TimestampCache()
     claims = []
     for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-         last_error, revision, created_at, updated_at, started_at, *other_values, epoch) in rows:  # fmt: skip
+         last_error, revision, created_at, updated_at, started_at, queue, parent_id, epoch) in rows:  # fmt: skip
         due = timestamps[run_at]
         serial = own_serial(serial)
         created = due if created_at is None else timestamps[created_at]
@@ -126,7 +128,7 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
             id_, task, payload, _PROCESSING, serial, priority, due, attempts, max_attempts, created, resets, max_resets,
             key, tuple(flags) if flags else (), last_error, revision,
             created if updated_at is None else timestamps[updated_at], timestamps[started_at], None, worker, False,
-            None, worker, None, None, *other_values,
+            None, worker, None, None, queue, parent_id,
         )  # fmt: skip
         claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, serial, resets))
     return claims

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+import msgspec
 import psycopg
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.lifecycle import Settlement, Wait
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import postgres_errors
@@ -19,7 +20,12 @@ from stowhand.stores.database.link import Connection, Row, rows
 from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.new_jobs import enqueue_call, enqueue_jobs_call
+from stowhand.stores.postgres.queue.new_jobs import (
+    bulk_values,
+    enqueue_call,
+    enqueue_jobs_call,
+    has_extended_options,
+)
 from stowhand.stores.postgres.queue.producer import MAX_JOBS_PER_CHUNK
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
 from stowhand.stores.postgres.shared.plan import Query
@@ -72,13 +78,33 @@ class Settlements:
         """Write the settlements and the jobs that the accepted ones enqueue, in one transaction."""
         query = self._plan.settle(entries)
         follow_ups = [(entry, job) for entry in entries for job in entry[1].then]
-        if not follow_ups:
+        families = [(entry, entry[1].wait) for entry in entries if entry[1].wait is not None and entry[1].wait.children]
+        if not follow_ups and not families:
             return dict(await self._settler.run(connection, query))
         async with connection.transaction():
             accepted = dict(await self._settler.run(connection, query))
             accepted_jobs = [job for entry, job in follow_ups if accepted.get(pair(entry)) is entry[1].state]
             await self._enqueue(connection, accepted_jobs)
+            for entry, wait in families:
+                if accepted.get(pair(entry)) is entry[1].state:
+                    await self._enqueue_children(connection, entry[0].job_id, wait)
         return accepted
+
+    async def _enqueue_children(self, connection: Connection, parent: JobId, wait: Wait) -> None:
+        """Enqueue the children of a workflow: plain ones by one statement for many, others as any job."""
+        children = [self._context.options.with_max_attempts(limits.check_options(job)) for job in wait.children]
+        plain = [place for place, job in enumerate(children) if not has_extended_options(job)]
+        for start in range(0, len(plain), MAX_JOBS_PER_CHUNK):
+            chunk = plain[start : start + MAX_JOBS_PER_CHUNK]
+            values = bulk_values([children[place] for place in chunk], self._context.now())
+            places = plain_array(wait.places[place] for place in chunk)
+            await self._rows(connection, "enqueue_children", (parent, wait.step, places, *values))
+        others = [place for place, job in enumerate(children) if has_extended_options(job)]
+        if others:
+            name, values = enqueue_jobs_call([children[place] for place in others], self._context.now())
+            ids = plain_array(row[0] for row in await self._rows(connection, name, values))
+            places = plain_array(wait.places[place] for place in others)
+            await self._rows(connection, "adopt", (parent, wait.step, places, ids))
 
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         if not jobs:
@@ -115,7 +141,8 @@ class QueuePlan:
         """
         try:
             limits.check_remaining_payload(entry[1])
-            for job in entry[1].then:
+            wait = entry[1].wait
+            for job in (*entry[1].then, *(() if wait is None else wait.children)):
                 limits.refuse_built_in(limits.check_options(job))
         except InvalidJob as error:
             return clean(postgres_errors.first_line(error))
@@ -149,6 +176,9 @@ class QueuePlan:
             self._context.keeps_history,
             self._context.now(),
             plain_array(settlement.holds_limits for settlement in settlements),
+            None
+            if all(settlement.wait is None for settlement in settlements)
+            else text_array(_wait_text(settlement.wait) for settlement in settlements),
         )
         return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))
 
@@ -164,3 +194,11 @@ class QueuePlan:
 
         values = self._context.values(**self._context.leases([lease for lease, _ in entries]))
         return Query(self._context.statement("look"), values, read)
+
+
+def _wait_text(wait: Wait | None) -> str | None:
+    """Return a wait as JSON for ``start_wait`` (workflows.sql), with the number of its children."""
+    if wait is None:
+        return None
+    fields = msgspec.to_builtins(wait)
+    return msgspec.json.encode(fields | {"children": len(wait.children), "attempts": wait.attempts}).decode()

@@ -27,7 +27,31 @@ from {schema}.settle_and_claim(%s::bigint[], %s::uuid[], %s, %s, %s::uuid, %s::i
 
 -- name: settle
 select id, token::text, state from {schema}.settle_attempts(%s::bigint[], %s::uuid[], %s::text[], %s::float8[],
-  %s::bool[], %s::text[], %s::text[], %s::text[], %s::text[], %s, %s::timestamptz, %s::bool[])
+  %s::bool[], %s::text[], %s::text[], %s::text[], %s::text[], %s, %s::timestamptz, %s::bool[], %s::json[])
+
+-- name: enqueue_children
+select {schema}.enqueue_children(%s, %s, %s::int[], %s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[],
+  %s::int[], %s::int[], %s::json[], %s::int[], %s::text[], %s::timestamptz)
+
+-- name: adopt
+select {schema}.adopt(%s, %s, %s::int[], %s::bigint[])
+
+-- name: record_steps
+select * from {schema}.record_steps(%s::bigint[], %s::uuid[], %s::text[], %s::text[], %s::text[], %s::timestamptz)
+
+-- name: read_steps
+select s.name, s.place, s.value::text, s.error, s.until, coalesce(s.until <= coalesce(%s::timestamptz, clock_timestamp()), false),
+  s.remaining, s.at
+from {schema}.steps s where s.job_id = %s order by s.seq
+
+-- name: emit_event
+select {schema}.emit_event(%s, %s::json, %s::bigint, %s::timestamptz)
+
+-- name: is_emitted
+select exists (select from {schema}.events e where e.name = %s and e.job_id in (0, %s::bigint))
+
+-- name: fork_job
+select {schema}.fork_job(%s, %s, %s::timestamptz)
 
 -- name: look
 select id, token::text, found, state from {schema}.look(%(ids)s::bigint[], %(tokens)s::uuid[])

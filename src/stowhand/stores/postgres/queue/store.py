@@ -28,6 +28,7 @@ from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.results import Results
 from stowhand.stores.postgres.queue.settlements import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
+from stowhand.stores.postgres.queue.workflows import PostgresWorkflows
 from stowhand.stores.postgres.shared.listener import Listener
 
 _DEFAULT_OPTIONS = StoreOptions()
@@ -68,6 +69,7 @@ class PostgresStore:
         self.connections = context
         self.flows = PostgresFlowTables(context)
         self.results = Results(context)
+        self.workflows = PostgresWorkflows(context, self.jobs, self.transactions)
 
     @property
     def description(self) -> str:

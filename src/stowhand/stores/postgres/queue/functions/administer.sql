@@ -16,6 +16,7 @@ begin
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
           cancel_requested = false, round = {schema}.next_round(_id)
       where j.id = _id;
+    perform {schema}.retry_children(array[_id]);
     perform {schema}.wake();
     done := 'done'; why := '';
   else
@@ -47,6 +48,7 @@ begin
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
         cancel_requested = false, round = {schema}.next_round(j.id)
     where j.id = any(_failed);
+  perform {schema}.retry_children(_failed);
   if cardinality(_failed) > 0 then perform {schema}.wake(); end if;
   return query select unnest(_failed);
 end $$;
@@ -78,6 +80,8 @@ declare
   _state text;
 begin
   why := '';
+  perform {schema}.cancel_children(array(
+    select j.id from {schema}.live j where j.id = _id and j.state in ('queued', 'errored', 'processing')), _keep, _at);
   select j.state into _state from {schema}.live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
     perform {schema}.forget_periods(array[_id]);
@@ -110,10 +114,13 @@ declare
   _state text;
 begin
   why := '';
+  perform {schema}.cancel_children(array(
+    select j.id from {schema}.live j where j.id = _id and j.state <> 'processing'), true, {schema}.at(null));
   select j.state into _state from {schema}.live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
+    perform {schema}.end_children(array[_id], null, array['it was removed'], {schema}.at(null));
     delete from {schema}.live j where j.id = _id;
     delete from {schema}.tries t where t.job_id = _id;
     perform {schema}.forget_periods(array[_id]);
@@ -145,6 +152,8 @@ begin
   if _job.state = 'processing' then
     update {schema}.live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else
+    perform {schema}.cancel_children(array[_job.id], true, {schema}.at(null), true);
+    perform {schema}.end_children(array[_job.id], null, array['it was removed'], {schema}.at(null));
     delete from {schema}.live j where j.id = _job.id;
     delete from {schema}.tries t where t.job_id = _job.id;
   end if;
@@ -275,17 +284,22 @@ returns setof {schema}.live
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
-  _jobs {schema}.live[] := {schema}.lock_idle(_ids, _at);
-  _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+  _jobs {schema}.live[];
+  _locked bigint[];
   _why text := left(coalesce(_reason, 'Manually marked as failed'), 16384);
 begin
+  perform {schema}.cancel_children(array(
+    select j.id from {schema}.live j where j.id = any(_ids) and j.state in ('queued', 'errored')), true, _at);
+  _jobs := {schema}.lock_idle(_ids, _at);
+  _locked := array(select j.id from unnest(_jobs) as j);
   perform {schema}.keep_ends_by_hand(_locked, _why, _at);
   update {schema}.live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
-        progress_text = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
+        progress_text = null, waits_for = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
     where j.id = any(_locked);
+  perform {schema}.end_failed(_locked, _at);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform {schema}.free_serials(array_agg(j.serial), _at)
@@ -355,6 +369,8 @@ begin
                      ) m) n)
     where j.id = any(_locked);
   perform {schema}.note_expiry(_locked);
+  if _gives then perform {schema}.retry_children(_locked); end if;
+  perform {schema}.end_failed(_locked, _at);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   -- Report the jobs that have failed by too many resets, unless they were given attempts just now.

@@ -290,7 +290,7 @@ begin
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      absorbed = false, on_failure = _on_failure,
+      absorbed = false, on_failure = _on_failure, waits_for = null,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -305,6 +305,10 @@ begin
       and (old.state = 'queued' and old.expires_at <= _at) is not true
     returning * into _job;
     if found then
+      if _job.revision > 0 and exists (select from {schema}.steps s where s.job_id = _job.id) then
+        perform {schema}.cancel_children(array[_job.id], true, _at, true);
+        delete from {schema}.steps s where s.job_id = _job.id;
+      end if;
       if _period is not null and not {schema}.take_for_period(_job, _period, _at) then
         -- Since it was looked for, another one was made, has run and has completed.
         delete from {schema}.live l where l.id = _job.id;

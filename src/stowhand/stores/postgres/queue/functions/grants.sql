@@ -30,7 +30,8 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'limit_keys', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'limits', 'task_limits', 'expiring', 'throughput', 'tries', 'uniques')
+        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'limits', 'task_limits', 'expiring', 'throughput', 'tries', 'uniques',
+        'steps', 'events')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -59,6 +60,13 @@ begin
       ('settle_attempts', 'worker'),
       ('settle_completed', 'worker'),
       ('settle_and_claim', 'worker'),
+      ('record_steps', 'worker'),
+      ('record_text', 'worker'),
+      ('enqueue_children', 'worker'),
+      ('adopt', 'worker'),
+      ('emit_event', 'enqueuer worker admin'),
+      ('emit_text', 'enqueuer worker admin'),
+      ('fork_job', 'admin'),
       ('look', 'worker'),
       ('beat', 'worker'),
       ('find_canceled', 'worker'),

@@ -102,7 +102,7 @@ begin
   -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'hints', 'serials', 'ticks', 'flows',
-                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'steps', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform {schema}.make_days(_at, 3);
@@ -118,6 +118,7 @@ begin
         when 'failed jobs' then
           if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform {schema}.expire(_at);
+        when 'steps' then perform {schema}.prune_steps(5000, _at);
         when 'periods' then
           delete from {schema}.uniques u where u.ctid = any(array(
             select o.ctid from {schema}.uniques o where o.until <= _at order by o.until limit 20000

@@ -196,6 +196,7 @@ begin
   _old := array(
     select l.id from {schema}.live l where l.state = 'failed' and l.finished_at < _before
     order by l.finished_at limit _limit for update skip locked);
+  -- Their ends were recorded when they failed.
   delete from {schema}.live j where j.id = any(_old);
   get diagnostics _gone = row_count;
   perform {schema}.forget_periods(_old);

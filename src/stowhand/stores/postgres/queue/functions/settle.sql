@@ -125,6 +125,9 @@ begin
         from {schema}.live l where l.ctid = any(_places) and (l.serial = any(_closed)) is not true;
     end if;
   end if;
+  if exists (select from {schema}.live j where j.parent_id is not null) and mine is not null then
+    perform {schema}.end_children(mine, array_fill('null'::json, array[cardinality(mine)]), null, _at);
+  end if;
   if _keep then
     with gone as (
       delete from {schema}.live j where j.ctid = any(_places) returning j.*
@@ -273,6 +276,11 @@ end $$;
 -- Move rows from the table of live jobs to the history, as `completed` or `canceled`.
 create or replace function {schema}.bury(_verdicts {schema}.verdict[], _keep boolean, _at timestamptz) returns void
 language sql set enable_hashjoin = on as $$
+  select {schema}.end_children(array_agg(v.id),
+    array_agg(case when v.state = 'completed' then coalesce(v.result, 'null')::json end), array_agg(v.error), _at)
+  from unnest(_verdicts) as v where v.state in ('completed', 'canceled') and exists (
+    select from {schema}.live j where j.parent_id is not null)
+  having count(*) > 0;
   -- Join verdicts and rows by hashing, whatever the settings of the caller: two lists of 250 are 62,500 comparisons.
   with gone as (
     delete from {schema}.live j
@@ -317,6 +325,7 @@ begin
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
+          waits_for = null,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
           -- A released job was not begun, so it keeps its expiry. A settlement or a reset ends it.
@@ -327,6 +336,13 @@ begin
   if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
       from unnest(_verdicts) as v where v.state = 'failed';
+  end if;
+  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+    perform {schema}.end_failed(array(select v.id from unnest(_verdicts) as v where v.state = 'failed'), _at);
+  end if;
+  if exists (select from unnest(_verdicts) as v where v.state = 'canceled') then
+    perform {schema}.cancel_children(
+      array(select v.id from unnest(_verdicts) as v where v.state = 'canceled'), _keep, _at, true);
   end if;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform {schema}.bury(_verdicts, _keep, _at);
@@ -352,11 +368,12 @@ language sql immutable as $$
 $$;
 
 -- Record any settlements. Return the written states, which may differ from the requested ones: `way_back`. `_holds`:
--- whether the limits of the job's task start nothing for the delay (limits.sql).
+-- whether the limits of the job's task start nothing for the delay (limits.sql). `_waits`: what jobs wait for
+-- (workflows.sql).
 create or replace function {schema}.settle_attempts(
   _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
   _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamptz default null,
-  _holds boolean[] default null
+  _holds boolean[] default null, _waits json[] default null
 ) returns table (id bigint, token uuid, state text)
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -368,6 +385,7 @@ begin
   if true = any(_holds) then
     perform {schema}.lock_limits(array(select h.id from unnest(_ids, _holds) as h(id, holds) where h.holds));
   end if;
+  if _waits is not null then perform {schema}.lock_waits(_ids, _waits); end if;
   _verdicts := array(
     select row(j.id, j.token, j.serial, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
@@ -387,6 +405,11 @@ begin
       from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
         select l.task, l.serial from {schema}.live l where l.id = h.id offset 0) j
       where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
+  end if;
+  if _waits is not null then
+    perform {schema}.start_wait(v.id, w.wait, _at)
+      from unnest(_ids, _waits) as w(id, wait) join unnest(_verdicts) as v on v.id = w.id
+      where w.wait is not null and v.state = 'queued';
   end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;

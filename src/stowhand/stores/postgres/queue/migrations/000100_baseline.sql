@@ -154,6 +154,12 @@ create table {schema}.live (
   -- The time at which the job is canceled unless a worker has claimed it. NULL: it does not expire, or an attempt has
   -- begun.
   expires_at timestamptz,
+  -- What a workflow waits for, and the parent of a child: its id, step, and the place of the child in it
+  -- (functions/workflows.sql).
+  waits_for text,
+  parent_id bigint,
+  parent_step text,
+  parent_place int,
   last_error text,
   constraint live_pkey primary key (id),
   constraint lawful check ({schema}.is_lawful(
@@ -200,6 +206,10 @@ create index live_processing on {schema}.live (id) where state = 'processing';
 create unique index live_key_slots on {schema}.live (serial, key_slot) where key_slot is not null and worker is not null;
 create unique index live_limit_slots on {schema}.live (limit_name, limit_slot)
   where limit_slot is not null and worker is not null;
+
+-- Only workflows pay for these.
+create index live_waiting on {schema}.live (waits_for) where waits_for is not null and state = 'queued';
+create index live_children on {schema}.live (parent_id) where parent_id is not null;
 
 -- For people: failed jobs in the order in which they failed, for lists, counts and the purge.
 create index live_failed on {schema}.live (finished_at, id) where state = 'failed';
@@ -381,6 +391,7 @@ create table {schema}.history (
   replaced int,
   -- Needed when a canceled job is retried.
   on_failure json,
+  parent_id bigint,
   constraint history_pkey primary key (id, finished_at),
   constraint over check (state in ('completed', 'canceled'))
 ) partition by range (finished_at);
@@ -388,6 +399,7 @@ create table {schema}.history (
 -- The index is partial, so other jobs do not pay for it.
 create index history_flow on {schema}.history (key, id) where key like 'flow:%';
 create index history_canceled on {schema}.history (id) where state = 'canceled';
+create index history_children on {schema}.history (parent_id) where parent_id is not null;
 create index history_errors on {schema}.history (id) where last_error is not null;
 -- For the jobs of the last minutes. A day is written in the order of this time, so a few pages suffice, and a
 -- settlement does not pay for it.
@@ -396,6 +408,32 @@ create index history_ended on {schema}.history using brin (finished_at) with (pa
 -- For rows without a partition of their day, so that a missing partition never fails a settlement.
 create table {schema}.history_default partition of {schema}.history default;
 create index history_default_finished on {schema}.history_default (finished_at);
+
+-- The recorded steps of workflows (functions/workflows.sql). `place`: 0; or the place of a child, and -1 for the row that
+-- counts the remaining children. `seq`: the order of recording.
+create table {schema}.steps (
+  job_id bigint not null,
+  place int not null,
+  remaining int,
+  seq bigint generated always as identity,
+  epoch bigint,
+  at timestamptz not null,
+  until timestamptz,
+  name text not null,
+  value json,
+  error text,
+  constraint steps_pkey primary key (job_id, name, place)
+) with (fillfactor = 90);
+
+-- Events of workflows. `job_id`: the only job that it is for; 0: for all.
+create table {schema}.events (
+  name text not null,
+  job_id bigint not null,
+  payload json not null,
+  at timestamptz not null,
+  constraint events_pkey primary key (name, job_id)
+);
+create index events_at on {schema}.events (at);
 
 -- Recurring jobs. `crontab` has every item that any worker ever had. It stores which scheduler last reported the item
 -- and when, and since when the item has its spec.
