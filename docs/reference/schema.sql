@@ -211,6 +211,10 @@ CREATE TABLE stowhand.live (
     progress double precision,
     progress_text text,
     expires_at timestamp with time zone,
+    waits_for text,
+    parent_id bigint,
+    parent_step text,
+    parent_place integer,
     last_error text,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, absorbed))
 )
@@ -246,7 +250,9 @@ CREATE VIEW stowhand.jobs AS
     COALESCE(worker, last_worker) AS last_worker,
     cancel_requested,
     progress,
-    progress_text
+    progress_text,
+    parent_id,
+    waits_for
    FROM stowhand.live;
 
 CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text, limit_key text DEFAULT NULL::text) RETURNS stowhand.jobs
@@ -288,7 +294,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text, parent_id, waits_for
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -340,7 +346,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text, parent_id, waits_for
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -392,7 +398,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text, parent_id, waits_for
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -563,6 +569,14 @@ begin
     where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
 end $$;
 
+CREATE FUNCTION stowhand.adopt(_parent bigint, _step text, _places integer[], _ids bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  update "stowhand".live j set parent_id = _parent, parent_step = _step, parent_place = c.place
+    from unnest(_ids, _places) as c(id, place) where j.id = c.id and j.parent_id is null
+$$;
+
 CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
@@ -680,15 +694,20 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
     LANGUAGE sql
     SET enable_hashjoin TO 'on'
     AS $$
+  select "stowhand".end_children(array_agg(v.id),
+    array_agg(case when v.state = 'completed' then coalesce(v.result, 'null')::json end), array_agg(v.error), _at)
+  from unnest(_verdicts) as v where v.state in ('completed', 'canceled') and exists (
+    select from "stowhand".live j where j.parent_id is not null)
+  having count(*) > 0;
   -- Join verdicts and rows by hashing, whatever the settings of the caller: two lists of 250 are 62,500 comparisons.
   with gone as (
     delete from "stowhand".live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
   )
-  insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+  insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, parent_id, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
     finished_at, result, replaced, on_failure)
-  select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
+  select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.parent_id, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
     v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), _at, v.result::json, g.replaced, g.on_failure
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
@@ -704,6 +723,8 @@ declare
   _state text;
 begin
   why := '';
+  perform "stowhand".cancel_children(array(
+    select j.id from "stowhand".live j where j.id = _id and j.state in ('queued', 'errored', 'processing')), _keep, _at);
   select j.state into _state from "stowhand".live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
     perform "stowhand".forget_periods(array[_id]);
@@ -728,6 +749,43 @@ begin
       done := 'missing';
     end if;
   end if;
+end $$;
+
+CREATE FUNCTION stowhand.cancel_children(_parents bigint[], _keep boolean, _at timestamp with time zone, _skips boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _ids bigint[];
+  _waiting bigint[];
+begin
+  if not exists (select from "stowhand".live j where j.parent_id = any(_parents) and j.parent_id is not null) then return; end if;
+  _ids := array(
+    with recursive family as (
+      select j.id from "stowhand".live j where j.parent_id = any(_parents) and j.parent_id is not null
+      union
+      select c.id from family f cross join lateral (
+        select j.id from "stowhand".live j where j.parent_id = f.id and j.parent_id is not null offset 0) c)
+    select f.id from family f);
+  if _skips then
+    _ids := array(select j.id from "stowhand".live j where j.id = any(_ids) order by j.id desc for update skip locked);
+  else
+    perform from "stowhand".live j where j.id = any(_ids) order by j.id desc for update;
+  end if;
+  update "stowhand".live j set cancel_requested = true where j.id = any(_ids) and j.state = 'processing';
+  _waiting := array(select j.id from "stowhand".live j where j.id = any(_ids) and j.state in ('queued', 'errored'));
+  perform "stowhand".forget_periods(_waiting);
+  perform "stowhand".bury(array_agg(
+      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, 'its parent was canceled',
+          null, null, null, null)::"stowhand".verdict), _keep, _at)
+    from "stowhand".live j where j.id = any(_waiting) having count(*) > 0;
+  perform "stowhand".wake();
 end $$;
 
 CREATE FUNCTION stowhand.cancel_expired(_ids bigint[], _at timestamp with time zone) RETURNS void
@@ -792,6 +850,7 @@ begin
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
+          waits_for = null,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
           -- A released job was not begun, so it keeps its expiry. A settlement or a reset ends it.
@@ -802,6 +861,13 @@ begin
   if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
       from unnest(_verdicts) as v where v.state = 'failed';
+  end if;
+  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+    perform "stowhand".end_failed(array(select v.id from unnest(_verdicts) as v where v.state = 'failed'), _at);
+  end if;
+  if exists (select from unnest(_verdicts) as v where v.state = 'canceled') then
+    perform "stowhand".cancel_children(
+      array(select v.id from unnest(_verdicts) as v where v.state = 'canceled'), _keep, _at, true);
   end if;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform "stowhand".bury(_verdicts, _keep, _at);
@@ -948,7 +1014,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, parent_id bigint, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1102,7 +1168,7 @@ begin
           select t.concurrency from "stowhand".task_limits t where t.task = j.task) end,
         limit_slot = _admitted.slots[array_position(_admitted.limited, j.id)]
     where j.id = any(_picked)
-    returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
+    returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.parent_id, j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
@@ -1228,13 +1294,16 @@ begin
         from "stowhand".live l where l.ctid = any(_places) and (l.serial = any(_closed)) is not true;
     end if;
   end if;
+  if exists (select from "stowhand".live j where j.parent_id is not null) and mine is not null then
+    perform "stowhand".end_children(mine, array_fill('null'::json, array[cardinality(mine)]), null, _at);
+  end if;
   if _keep then
     with gone as (
       delete from "stowhand".live j where j.ctid = any(_places) returning j.*
     )
-    insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+    insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, parent_id, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
         finished_at, replaced)
-      select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
+      select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.parent_id, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
       from gone g;
   else
     delete from "stowhand".live j where j.ctid = any(_places);
@@ -1478,6 +1547,8 @@ begin
   if _job.state = 'processing' then
     update "stowhand".live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else
+    perform "stowhand".cancel_children(array[_job.id], true, "stowhand".at(null), true);
+    perform "stowhand".end_children(array[_job.id], null, array['it was removed'], "stowhand".at(null));
     delete from "stowhand".live j where j.id = _job.id;
     delete from "stowhand".tries t where t.job_id = _job.id;
   end if;
@@ -1495,6 +1566,99 @@ begin
     (select min(j.run_at) from "stowhand".live j
       where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
         and "stowhand".takes(_queues, _excluded, j.queue)));
+end $$;
+
+CREATE FUNCTION stowhand.emit_event(name text, payload json DEFAULT NULL::json, job_id bigint DEFAULT NULL::bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform "stowhand".check_name('The name of an event', coalesce(emit_event.name, ''), 200, '22023');
+  if octet_length(payload::text) > 1048576 then
+    raise exception 'The payload of an event has at most 1 MiB.' using errcode = '22023';
+  end if;
+  insert into "stowhand".events (name, job_id, payload, at)
+    values (emit_event.name, coalesce(emit_event.job_id, 0), coalesce(emit_event.payload, 'null'), "stowhand".at(_now))
+    on conflict do nothing;
+  return found;
+end $$;
+
+CREATE FUNCTION stowhand.emit_text(_event text) RETURNS text
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select "stowhand".emit_event(e->>'name', (e->>'payload')::json, (e->>'job_id')::bigint, (e->>'now')::timestamptz)::text
+  from (select _event::json as e) given
+$$;
+
+CREATE FUNCTION stowhand.end_children(_ids bigint[], _values json[], _errors text[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _parents bigint[];
+  _names text[];
+  _awake bigint[];
+begin
+  -- While no job has a parent, this query is the only cost of children.
+  if not exists (select from "stowhand".live j where j.parent_id is not null) then return; end if;
+  select array_agg(p.parent_id), array_agg(p.parent_step) into _parents, _names from (
+    select distinct j.parent_id, j.parent_step from "stowhand".live j
+    where j.id = any(_ids) and j.parent_id is not null order by 1, 2) p;
+  if _parents is null then return; end if;
+  perform from "stowhand".steps s
+    where s.place = -1 and (s.job_id, s.name) in (select p.id, p.name from unnest(_parents, _names) as p(id, name))
+    order by s.job_id, s.name for update;
+  -- A new statement under the locks.
+  with ended as (
+    insert into "stowhand".steps as known (job_id, name, place, value, error, at)
+      select j.parent_id, j.parent_step, j.parent_place, u.value, case when u.value is null then coalesce(u.error, 'canceled') end,
+        _at
+      from unnest(_ids, _values, _errors) as u(id, value, error) cross join lateral (
+        select l.parent_id, l.parent_step, l.parent_place from "stowhand".live l
+        where l.id = u.id and l.parent_id is not null offset 0) j
+      where exists (
+        select from "stowhand".steps h where h.job_id = j.parent_id and h.name = j.parent_step and h.place = -1)
+      on conflict (job_id, name, place) do update set value = excluded.value, error = excluded.error
+        where known.value is null
+      returning job_id, name, xmax = 0 as is_new
+  ), counted as (
+    select e.job_id, e.name, count(*) filter (where e.is_new)::int as number from ended e group by e.job_id, e.name
+  )
+  update "stowhand".steps s set remaining = s.remaining - c.number
+    from counted c where s.job_id = c.job_id and s.name = c.name and s.place = -1 and c.number > 0;
+  _awake := array(
+    select j.id from "stowhand".live j
+    where j.id = any(_parents) and j.state = 'queued' and exists (
+      select from unnest(_parents, _names) as p(id, name) join "stowhand".steps s
+        on s.job_id = p.id and s.name = p.name and s.place = -1 and s.remaining = 0
+      where p.id = j.id and j.waits_for = 'children:' || p.name)
+    order by j.id for update);
+  update "stowhand".live j set run_at = _at where j.id = any(_awake) and j.run_at > _at;
+  if cardinality(_awake) > 0 then perform "stowhand".wake(); end if;
+end $$;
+
+CREATE FUNCTION stowhand.end_failed(_ids bigint[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  if not exists (select from "stowhand".live j where j.parent_id is not null) then return; end if;
+  perform "stowhand".end_children(array_agg(j.id), null, array_agg(coalesce(nullif(j.last_error, ''), 'failed')), _at)
+    from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' having count(*) > 0;
 end $$;
 
 CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
@@ -1589,6 +1753,26 @@ begin
   return _job;
 end $$;
 
+CREATE FUNCTION stowhand.enqueue_children(_parent bigint, _step text, _places integer[], _tasks text[], _payloads json[], _serials text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _queues text[] DEFAULT NULL::text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+begin
+  perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
+  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue,
+                             created_at, updated_at, parent_id, parent_step, parent_place)
+  select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
+         coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
+         case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
+         j.max_resets, nullif(coalesce(j.queue, "stowhand".declared_queue(j.task)), 'default'),
+         _at, _at, _parent, _step, j.place
+  from unnest(_places, _tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
+    as j(place, task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue);
+  perform "stowhand".wake();
+end $$;
+
 CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1651,7 +1835,7 @@ begin
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      absorbed = false, on_failure = _on_failure,
+      absorbed = false, on_failure = _on_failure, waits_for = null,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -1666,6 +1850,10 @@ begin
       and (old.state = 'queued' and old.expires_at <= _at) is not true
     returning * into _job;
     if found then
+      if _job.revision > 0 and exists (select from "stowhand".steps s where s.job_id = _job.id) then
+        perform "stowhand".cancel_children(array[_job.id], true, _at, true);
+        delete from "stowhand".steps s where s.job_id = _job.id;
+      end if;
       if _period is not null and not "stowhand".take_for_period(_job, _period, _at) then
         -- Since it was looked for, another one was made, has run and has completed.
         delete from "stowhand".live l where l.id = _job.id;
@@ -1732,8 +1920,14 @@ begin
   _live.run_at := greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'),
                            timestamptz '0001-01-01 00:00:00+00');
   _live.flags := coalesce(_live.flags, '{}');
-  return row_to_json(j) from (select id, task, payload::text as payload, state, coalesce(queue, 'default') as queue, serial, key, priority, run_at, attempts, max_attempts, resets, max_resets, flags, last_error, revision, created_at, updated_at, started_at, finished_at, worker, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text from (select _live.*) live) j;
+  return row_to_json(j) from (select id, task, payload::text as payload, state, coalesce(queue, 'default') as queue, serial, key, priority, run_at, attempts, max_attempts, resets, max_resets, flags, last_error, revision, created_at, updated_at, started_at, finished_at, worker, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text, parent_id, waits_for from (select _live.*) live) j;
 end $$;
+
+CREATE FUNCTION stowhand.event_lock(_event text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select hashtextextended('stowhand:wake' || _event, 4)
+$$;
 
 CREATE FUNCTION stowhand.expire(_at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
@@ -1770,17 +1964,22 @@ CREATE FUNCTION stowhand.fail_all(_ids bigint[], _reason text, _now timestamp wi
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _jobs "stowhand".live[] := "stowhand".lock_idle(_ids, _at);
-  _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+  _jobs "stowhand".live[];
+  _locked bigint[];
   _why text := left(coalesce(_reason, 'Manually marked as failed'), 16384);
 begin
+  perform "stowhand".cancel_children(array(
+    select j.id from "stowhand".live j where j.id = any(_ids) and j.state in ('queued', 'errored')), true, _at);
+  _jobs := "stowhand".lock_idle(_ids, _at);
+  _locked := array(select j.id from unnest(_jobs) as j);
   perform "stowhand".keep_ends_by_hand(_locked, _why, _at);
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
-        progress_text = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
+        progress_text = null, waits_for = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
     where j.id = any(_locked);
+  perform "stowhand".end_failed(_locked, _at);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform "stowhand".free_serials(array_agg(j.serial), _at)
@@ -1990,6 +2189,7 @@ CREATE TABLE stowhand.history (
     result json,
     replaced integer,
     on_failure json,
+    parent_id bigint,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 )
 PARTITION BY RANGE (finished_at);
@@ -2020,7 +2220,9 @@ CREATE VIEW stowhand.everything AS
     live.cancel_requested,
     NULL::json AS result,
     live.progress,
-    live.progress_text
+    live.progress_text,
+    live.parent_id,
+    live.waits_for
    FROM stowhand.live
 UNION ALL
  SELECT history.id,
@@ -2048,7 +2250,9 @@ UNION ALL
     history.cancel_requested,
     history.result,
     NULL::double precision AS progress,
-    NULL::text AS progress_text
+    NULL::text AS progress_text,
+    history.parent_id,
+    NULL::text AS waits_for
    FROM stowhand.history;
 
 CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everything
@@ -2215,6 +2419,44 @@ CREATE FUNCTION stowhand.forget_periods(_ids bigint[]) RETURNS void
     AS $$
   delete from "stowhand".uniques u where u.job_id = any(_ids)
 $$;
+
+CREATE FUNCTION stowhand.fork_job(_id bigint, _step text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _first bigint;
+  _fork bigint;
+begin
+  if not exists (select from "stowhand".live j where j.id = _id) and not exists (
+    select from "stowhand".history h where h.id = _id) then return null; end if;
+  select min(s.seq) into _first from "stowhand".steps s where s.job_id = _id and s.name = _step;
+  if _first is null then
+    raise exception 'Job % has recorded no step %.', _id, to_json(_step) using errcode = '22023';
+  end if;
+  insert into "stowhand".live (task, payload, queue, serial, priority, max_attempts, max_resets, flags, run_at, epoch, created_at, updated_at)
+    select o.* from (
+      select j.task, j.payload, j.queue, j.serial, j.priority, j.max_attempts, j.max_resets, j.flags, _at, 1, _at, _at from "stowhand".live j where j.id = _id
+      union all
+      select h.task, h.payload, h.queue, h.serial, h.priority, h.max_attempts, h.max_resets, h.flags, _at, 1, _at, _at from "stowhand".history h where h.id = _id) o limit 1
+    returning id into _fork;
+  insert into "stowhand".steps (job_id, name, place, value, error, until, remaining, epoch, at)
+    select _fork, s.name, s.place, s.value, s.error, s.until, s.remaining, s.epoch, s.at from "stowhand".steps s
+    where s.job_id = _id and (s.name in (
+      select f.name from "stowhand".steps f where f.job_id = _id group by f.name having min(f.seq) < _first))
+    order by s.seq;
+  perform "stowhand".wake();
+  return _fork;
+end $$;
 
 CREATE FUNCTION stowhand.free_due(_tasks text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
@@ -2614,6 +2856,19 @@ CREATE FUNCTION stowhand.lock_limits(_ids bigint[]) RETURNS void
   order by l.name for update
 $$;
 
+CREATE FUNCTION stowhand.lock_waits(_ids bigint[], _waits json[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform from "stowhand".steps s
+    where s.place = -1 and (s.job_id, s.name) in (
+      select w.id, w.wait->>'step' from unnest(_ids, _waits) as w(id, wait) where w.wait->>'value' is not null)
+    order by s.job_id, s.name for update;
+  perform pg_advisory_xact_lock_shared(k.key) from (
+    select distinct "stowhand".event_lock(w.wait->>'event') as key from unnest(_waits) as w(wait)
+    where w.wait->>'event' is not null order by 1) k;
+end $$;
+
 CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text, state text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2661,7 +2916,7 @@ begin
   -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'hints', 'serials', 'ticks', 'flows',
-                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'steps', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -2677,6 +2932,7 @@ begin
         when 'failed jobs' then
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform "stowhand".expire(_at);
+        when 'steps' then perform "stowhand".prune_steps(5000, _at);
         when 'periods' then
           delete from "stowhand".uniques u where u.ctid = any(array(
             select o.ctid from "stowhand".uniques o where o.until <= _at order by o.until limit 20000
@@ -3267,7 +3523,7 @@ begin
   return _now;
 end $$;
 
-CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
+CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[], _free integer DEFAULT NULL::integer, _rooms jsonb DEFAULT NULL::jsonb) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, parent_id bigint, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3377,6 +3633,31 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION stowhand.prune_steps(_limit integer, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _from bigint := 0;
+  _known bigint[];
+begin
+  delete from "stowhand".events e where e.ctid = any(array(
+    select o.ctid from "stowhand".events o where o.at < _at - interval '30 days' order by o.at limit 20000
+    for update skip locked));
+  if (select count(*) from (select from "stowhand".steps s limit _limit) s) = _limit then
+    select min(s.job_id) + (random() * (max(s.job_id) - min(s.job_id)))::bigint - 1 into _from from "stowhand".steps s;
+  end if;
+  with recursive known as (
+    (select s.job_id from "stowhand".steps s where s.job_id > _from order by s.job_id limit 1)
+    union all
+    select n.job_id from known k cross join lateral (
+      select s.job_id from "stowhand".steps s where s.job_id > k.job_id order by s.job_id limit 1) n
+  )
+  select array_agg(k.job_id) into _known from (select w.job_id from known w limit _limit) k
+    where not exists (select from "stowhand".live j where j.id = k.job_id)
+      and not exists (select from "stowhand".history h where h.id = k.job_id);
+  delete from "stowhand".steps s where s.job_id = any(_known);
+end $$;
+
 CREATE FUNCTION stowhand.prune_ticks(_at timestamp with time zone) RETURNS void
     LANGUAGE sql
     AS $$
@@ -3426,6 +3707,7 @@ begin
   _old := array(
     select l.id from "stowhand".live l where l.state = 'failed' and l.finished_at < _before
     order by l.finished_at limit _limit for update skip locked);
+  -- Their ends were recorded when they failed.
   delete from "stowhand".live j where j.id = any(_old);
   get diagnostics _gone = row_count;
   perform "stowhand".forget_periods(_old);
@@ -3492,6 +3774,50 @@ CREATE FUNCTION stowhand.rate_opens_at(_stored timestamp with time zone, _rate i
     AS $$
   select "stowhand".next_start(_stored, _rate, _seconds, _burst, _at)
     - (coalesce(_burst, 1) - 1) * _seconds / _rate * interval '1 second'
+$$;
+
+CREATE FUNCTION stowhand.record_steps(_ids bigint[], _tokens uuid[], _names text[], _values text[], _errors text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _held bigint[];
+  _epochs bigint[];
+begin
+  select array_agg(h.id), array_agg(h.epoch) into _held, _epochs
+    from (select distinct u.id, u.token from unnest(_ids, _tokens) as u(id, token) order by u.id) f cross join lateral (
+      select l.id, l.epoch from "stowhand".live l
+      where l.id = f.id and l.token = f.token offset 0 for share) h;
+  insert into "stowhand".steps as known (job_id, name, place, value, error, epoch, at)
+    select distinct on (u.n) u.id, u.name, 0, u.value::json, u.error, h.epoch, _at
+    from (
+      select distinct on (a.id, a.name) a.* from unnest(_ids, _names, _values, _errors)
+        with ordinality as a(id, name, value, error, n) order by a.id, a.name, a.n) u
+      join unnest(_held, _epochs) as h(id, epoch) on h.id = u.id
+    order by u.n
+    on conflict (job_id, name, place) do update
+      set value = excluded.value, error = excluded.error, epoch = excluded.epoch
+      where known.value is null and known.error is null;
+  return query select coalesce(u.id = any(_held), false)
+    from unnest(_ids) with ordinality as u(id, n) order by u.n;
+end $$;
+
+CREATE FUNCTION stowhand.record_text(_step text) RETURNS text
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select "stowhand".record_steps(
+    array[(s->>'id')::bigint], array[(s->>'token')::uuid], array[s->>'name'], array[s->>'value'], array[s->>'error'],
+    (s->>'now')::timestamptz)::text
+  from (select _step::json as s) given
 $$;
 
 CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
@@ -3595,10 +3921,13 @@ declare
   _state text;
 begin
   why := '';
+  perform "stowhand".cancel_children(array(
+    select j.id from "stowhand".live j where j.id = _id and j.state <> 'processing'), true, "stowhand".at(null));
   select j.state into _state from "stowhand".live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
+    perform "stowhand".end_children(array[_id], null, array['it was removed'], "stowhand".at(null));
     delete from "stowhand".live j where j.id = _id;
     delete from "stowhand".tries t where t.job_id = _id;
     perform "stowhand".forget_periods(array[_id]);
@@ -3698,6 +4027,8 @@ begin
                      ) m) n)
     where j.id = any(_locked);
   perform "stowhand".note_expiry(_locked);
+  if _gives then perform "stowhand".retry_children(_locked); end if;
+  perform "stowhand".end_failed(_locked, _at);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   -- Report the jobs that have failed by too many resets, unless they were given attempts just now.
@@ -3862,6 +4193,7 @@ begin
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
           cancel_requested = false, round = "stowhand".next_round(_id)
       where j.id = _id;
+    perform "stowhand".retry_children(array[_id]);
     perform "stowhand".wake();
     done := 'done'; why := '';
   else
@@ -3879,6 +4211,13 @@ begin
       else 'its key belongs to another job now, so it has none' end;
   end if;
 end $$;
+
+CREATE FUNCTION stowhand.retry_children(_ids bigint[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update "stowhand".steps s set value = (s.value::jsonb || '{"attempts": -1}')::json
+    where s.job_id = any(_ids) and s.place = -1
+$$;
 
 CREATE FUNCTION stowhand.retry_failed(_ids bigint[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3902,6 +4241,7 @@ begin
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
         cancel_requested = false, round = "stowhand".next_round(j.id)
     where j.id = any(_failed);
+  perform "stowhand".retry_children(_failed);
   if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
   return query select unnest(_failed);
 end $$;
@@ -4049,7 +4389,7 @@ begin
   return true;
 end $$;
 
-CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
+CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, parent_id bigint, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4084,7 +4424,7 @@ begin
           token = _token, settled_token = null, worker = _worker,
           lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false, key_slot = 1
       where j.id = any(_heads)
-      returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
+      returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.parent_id, j.epoch;
     _taken := array(select j.serial from "stowhand".live j where j.id = any(_heads) and j.token = _token);
     update "stowhand".limit_keys q set hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken) and q.hint_run_at is not null;
@@ -4095,7 +4435,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.settle_attempts(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _holds boolean[] DEFAULT NULL::boolean[]) RETURNS TABLE(id bigint, token uuid, state text)
+CREATE FUNCTION stowhand.settle_attempts(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _holds boolean[] DEFAULT NULL::boolean[], _waits json[] DEFAULT NULL::json[]) RETURNS TABLE(id bigint, token uuid, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4115,6 +4455,7 @@ begin
   if true = any(_holds) then
     perform "stowhand".lock_limits(array(select h.id from unnest(_ids, _holds) as h(id, holds) where h.holds));
   end if;
+  if _waits is not null then perform "stowhand".lock_waits(_ids, _waits); end if;
   _verdicts := array(
     select row(j.id, j.token, j.serial, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
@@ -4134,6 +4475,11 @@ begin
       from unnest(_ids, _holds, _delays) as h(id, holds, delay) cross join lateral (
         select l.task, l.serial from "stowhand".live l where l.id = h.id offset 0) j
       where h.holds and exists (select from unnest(_verdicts) as v where v.id = h.id) having count(*) > 0;
+  end if;
+  if _waits is not null then
+    perform "stowhand".start_wait(v.id, w.wait, _at)
+      from unnest(_ids, _waits) as w(id, wait) join unnest(_verdicts) as v on v.id = w.id
+      where w.wait is not null and v.state = 'queued';
   end if;
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
@@ -4165,7 +4511,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
   select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
-    _job.lease_until, _job.state, coalesce(_job.queue, 'default'), _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text)::"stowhand".jobs
+    _job.lease_until, _job.state, coalesce(_job.queue, 'default'), _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text, _job.parent_id, _job.waits_for)::"stowhand".jobs
 $$;
 
 CREATE FUNCTION stowhand.slots_held(_ids bigint[]) RETURNS text[]
@@ -4192,6 +4538,51 @@ CREATE FUNCTION stowhand.slots_of_keys(_names text[]) RETURNS integer[]
   )
   select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
 $$;
+
+CREATE FUNCTION stowhand.start_wait(_id bigint, _wait json, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _step text := _wait->>'step';
+  _event text := _wait->>'event';
+  _note text := _wait->>'value';
+  _never constant timestamptz := '9999-12-31 00:00:00+00';
+  _until timestamptz := coalesce(
+    (_wait->>'until')::timestamptz, _at + (_wait->>'delay')::double precision * interval '1 second');
+  _payload json;
+  _remaining int;
+  _is_over boolean;
+begin
+  if _note is not null then
+    delete from "stowhand".steps s
+      where s.job_id = _id and s.name = _step and s.place = any(array(
+        select p.place::int from json_array_elements_text(_wait->'places') as p(place)));
+    insert into "stowhand".steps as known (job_id, name, place, value, remaining, at)
+      values (_id, _step, -1, _note::json, (_wait->>'children')::int, _at)
+      on conflict (job_id, name, place) do update
+        set value = excluded.value, remaining = known.remaining + excluded.remaining
+      returning remaining into _remaining;
+    _is_over := _remaining = 0;
+  else
+    if _event is not null then
+      -- A new statement under the lock of the event. An event for this job precedes one for all jobs.
+      select e.payload into _payload from "stowhand".events e
+        where e.name = _event and e.job_id in (0, _id) order by e.job_id desc limit 1;
+    end if;
+    insert into "stowhand".steps as known (job_id, name, place, value, until, at)
+      values (_id, _step, 0, _payload, _until, _at)
+      on conflict (job_id, name, place) do update
+        set value = coalesce(known.value, case when known.error is null then excluded.value end)
+      returning until, value is not null into _until, _is_over;
+  end if;
+  update "stowhand".live j
+    set run_at = case when _is_over then _at else least(coalesce(_until, _never), _never) end,
+        attempts = least((_wait->>'attempts')::int, j.max_attempts), resets = 0,
+        waits_for = case when _note is not null then 'children:' || _step when _event is not null then 'event:' || _event
+                         else 'time:' || _step end
+    where j.id = _id;
+  if _is_over then perform "stowhand".wake(); end if;
+end $$;
 
 CREATE FUNCTION stowhand.starts_allowed(_stored timestamp with time zone, _rate integer, _seconds double precision, _burst integer, _at timestamp with time zone) RETURNS integer
     LANGUAGE sql IMMUTABLE
@@ -4484,6 +4875,36 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.wake_waiting() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _waiting bigint[];
+begin
+  perform pg_advisory_xact_lock("stowhand".event_lock(new.name));
+  -- A new statement under the lock: it sees every job that has started to wait.
+  _waiting := array(
+    select j.id from "stowhand".live j
+    where j.waits_for = 'event:' || new.name and j.waits_for is not null and j.state = 'queued'
+      and (new.job_id = 0 or j.id = new.job_id)
+    order by j.id for update);
+  if cardinality(_waiting) = 0 then return null; end if;
+  update "stowhand".steps s set value = new.payload
+    where s.job_id = any(_waiting) and s.place = 0 and s.value is null and s.error is null
+      and (s.name = 'event:' || new.name or starts_with(s.name, 'event:' || new.name || '#'));
+  update "stowhand".live j set run_at = new.at where j.id = any(_waiting) and j.run_at > new.at;
+  perform "stowhand".wake();
+  return null;
+end $$;
+
 CREATE FUNCTION stowhand.walk_names(_tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _but text[], _most integer, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
@@ -4684,6 +5105,13 @@ CREATE TABLE stowhand.dead_tokens (
     at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE stowhand.events (
+    name text NOT NULL,
+    job_id bigint NOT NULL,
+    payload json NOT NULL,
+    at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE stowhand.expiring (
     expires_at timestamp with time zone NOT NULL,
     id bigint NOT NULL
@@ -4756,6 +5184,7 @@ CREATE TABLE stowhand.history_default (
     result json,
     replaced integer,
     on_failure json,
+    parent_id bigint,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 );
 
@@ -4827,7 +5256,9 @@ CREATE VIEW stowhand.live_jobs AS
     cancel_requested,
     NULL::text AS result,
     progress,
-    progress_text
+    progress_text,
+    parent_id,
+    waits_for
    FROM stowhand.live;
 
 CREATE VIEW stowhand.migrations AS
@@ -4861,7 +5292,9 @@ CREATE VIEW stowhand.past_jobs AS
     cancel_requested,
     (result)::text AS result,
     NULL::double precision AS progress,
-    NULL::text AS progress_text
+    NULL::text AS progress_text,
+    parent_id,
+    NULL::text AS waits_for
    FROM stowhand.history;
 
 CREATE TABLE stowhand.pauses (
@@ -4877,6 +5310,29 @@ CREATE TABLE stowhand.settings (
     max_attempts integer DEFAULT 25 NOT NULL,
     CONSTRAINT max_attempts_at_least_1 CHECK ((max_attempts >= 1)),
     CONSTRAINT one_row CHECK (only_row)
+);
+
+CREATE TABLE stowhand.steps (
+    job_id bigint NOT NULL,
+    place integer NOT NULL,
+    remaining integer,
+    seq bigint NOT NULL,
+    epoch bigint,
+    at timestamp with time zone NOT NULL,
+    until timestamp with time zone,
+    name text NOT NULL,
+    value json,
+    error text
+)
+WITH (fillfactor='90');
+
+ALTER TABLE stowhand.steps ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME stowhand.steps_seq_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE TABLE stowhand.task_limits (
@@ -4966,6 +5422,9 @@ ALTER TABLE ONLY stowhand.crontab
 ALTER TABLE ONLY stowhand.dead_tokens
     ADD CONSTRAINT dead_tokens_pkey PRIMARY KEY (token);
 
+ALTER TABLE ONLY stowhand.events
+    ADD CONSTRAINT events_pkey PRIMARY KEY (name, job_id);
+
 ALTER TABLE ONLY stowhand.expiring
     ADD CONSTRAINT expiring_pkey PRIMARY KEY (expires_at, id);
 
@@ -5005,6 +5464,9 @@ ALTER TABLE ONLY stowhand.pauses
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
 
+ALTER TABLE ONLY stowhand.steps
+    ADD CONSTRAINT steps_pkey PRIMARY KEY (job_id, name, place);
+
 ALTER TABLE ONLY stowhand.task_limits
     ADD CONSTRAINT task_limits_pkey PRIMARY KEY (task);
 
@@ -5026,6 +5488,8 @@ ALTER TABLE ONLY stowhand.uniques
 ALTER TABLE ONLY stowhand.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (name);
 
+CREATE INDEX events_at ON stowhand.events USING btree (at);
+
 CREATE INDEX flow_jobs_looked_at ON stowhand.flow_jobs USING btree (looked_at);
 
 CREATE INDEX flow_lists_job ON stowhand.flow_lists USING btree (job);
@@ -5035,6 +5499,8 @@ CREATE INDEX flow_lookups_id ON stowhand.flow_lookups USING btree (id);
 CREATE INDEX flow_waits_ready_at ON stowhand.flow_waits USING btree (limiter, part, ready_at);
 
 CREATE INDEX history_canceled ON ONLY stowhand.history USING btree (id) WHERE (state = 'canceled'::text);
+
+CREATE INDEX history_children ON ONLY stowhand.history USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
 
@@ -5052,11 +5518,15 @@ CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
+CREATE INDEX history_default_parent_id_idx ON stowhand.history_default USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
 CREATE INDEX limit_keys_hinted ON stowhand.limit_keys USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
 
 CREATE INDEX live_by_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((queue IS NOT NULL) AND (worker IS NULL) AND (finished_at IS NULL) AND (serial IS NULL) AND (resets < 2));
 
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((queue IS NULL) AND (worker IS NULL) AND (finished_at IS NULL) AND (serial IS NULL) AND (resets < 2));
+
+CREATE INDEX live_children ON stowhand.live USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (last_error IS NOT NULL);
 
@@ -5080,6 +5550,8 @@ CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) W
 
 CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) INCLUDE (queue) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
 
+CREATE INDEX live_waiting ON stowhand.live USING btree (waits_for) WHERE ((waits_for IS NOT NULL) AND (state = 'queued'::text));
+
 CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
@@ -5096,7 +5568,11 @@ ALTER INDEX stowhand.history_errors ATTACH PARTITION stowhand.history_default_id
 
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 
+ALTER INDEX stowhand.history_children ATTACH PARTITION stowhand.history_default_parent_id_idx;
+
 ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey;
+
+CREATE CONSTRAINT TRIGGER wake_waiting AFTER INSERT ON stowhand.events DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stowhand.wake_waiting();
 
 CREATE TRIGGER write_jobs INSTEAD OF INSERT OR DELETE OR UPDATE ON stowhand.jobs FOR EACH ROW EXECUTE FUNCTION stowhand.write_jobs();
 
