@@ -12,7 +12,7 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols import flow_tables, operator, producer, queue_store
+from stowhand.protocols import flow_tables, operator, producer, queue_store, workflows
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import require_part
 from stowhand.protocols.store import PART_NAMES, Heartbeats, Store
@@ -36,6 +36,7 @@ PROTOCOLS: dict[str, type] = {
     "flows": flow_tables.FlowTables,
     "notices": queue_store.Notices,
     "results": producer.Results,
+    "workflows": workflows.Workflows,
 }
 SHAPE = FlowShape(name="f", queues=(Queue("a"),))
 STORES: dict[str, Any] = {
@@ -107,7 +108,7 @@ def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name
     said, store = said_on_the_page(name), STORES[name]()
     for part in PART_NAMES:
         assert said[part] is is_absent(store, part), part
-        if part not in ("flows", "notices", "results"):  # their methods are of no user's concern
+        if part not in ("flows", "notices", "results", "workflows"):  # their methods are of no user's concern
             of_part = methods(PROTOCOLS[part])
             assert of_part <= set(said), part
             assert {said[one] for one in of_part} == {said[part]}, part

@@ -41,6 +41,7 @@ WORDS = re.compile(
 NARROW = {
     "Claim.lease": "a lease, no duration",
     "ClaimRequest.lease": "made by a worker",
+    "Job.waits_for": "the name of an event or a step",
     "JobFilter.after": "an id",
     "NewJob.delay": "read where it is enqueued",
     "NewJob.expires": "read where it is enqueued",

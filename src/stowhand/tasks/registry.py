@@ -374,9 +374,7 @@ def _read_definition(
     is_asynchronous = is_async(function)
     executor = _read_executor(options.get("executor"), is_async=is_asynchronous)
     if shape.injected.has_sync_context and executor != "thread":
-        raise ConfigurationError(
-            "SyncContext is for a def task that runs in a thread; use Context in an async def task"
-        )
+        raise ConfigurationError("SyncContext is for a def task that runs in a thread; use Context in async def tasks")
     backoff = options.get("backoff")
     return TaskDefinition(
         name=name,
