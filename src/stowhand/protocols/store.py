@@ -454,11 +454,14 @@ def batch_with_max_attempts(
 
 
 def _with_max_attempts(settlement: Settlement, max_attempts: int) -> Settlement:
-    if not settlement.then:
-        return settlement
-    return msgspec.structs.replace(
-        settlement, then=tuple(with_max_attempts(job, max_attempts) for job in settlement.then)
-    )
+    if settlement.then:
+        then = tuple(with_max_attempts(job, max_attempts) for job in settlement.then)
+        settlement = msgspec.structs.replace(settlement, then=then)
+    if settlement.wait is not None and settlement.wait.children:
+        children = tuple(with_max_attempts(job, max_attempts) for job in settlement.wait.children)
+        wait = msgspec.structs.replace(settlement.wait, children=children)
+        settlement = msgspec.structs.replace(settlement, wait=wait)
+    return settlement
 
 
 def check_schema_name(text: str) -> str:

@@ -72,6 +72,9 @@ class Row:
     expires_at: datetime | None = None
     """Then it is canceled, unless it is claimed before; ``None`` once an attempt has begun."""
     queue: str = DEFAULT_QUEUE
+    parent_id: None = None
+    """Workflows are not modelled."""
+    waits_for: None = None
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 

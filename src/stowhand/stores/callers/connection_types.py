@@ -71,26 +71,29 @@ def is_asynchronous(connection: object) -> bool:
     )
 
 
-def caller_to(database: str, connection: object) -> Any:
-    """Return the PostgresCaller or SqliteCaller of the connection. Raise ConfigurationError for any other object."""
+def caller_to(database: str, connection: object, call: str = "enqueue_in") -> Any:
+    """Return the PostgresCaller or SqliteCaller of the connection. Raise ConfigurationError for any other object.
+
+    ``call``: the name of the call, for the error.
+    """
     caller = _caller_of(connection)
     if caller is not None and caller.database == database:
         return caller
     correction = f" to {caller.database}" if caller is not None else _advice_for(connection)
     raise ConfigurationError(
-        f"enqueue_in needs {_ACCEPTED_CONNECTIONS[database]}, not a {_class_names(type(connection))[0]}{correction}"
+        f"{call} needs {_ACCEPTED_CONNECTIONS[database]}, not a {_class_names(type(connection))[0]}{correction}"
     )
 
 
-def commit_aware_caller(connection: object) -> CommitAwareCaller | None:
+def commit_aware_caller(connection: object, call: str = "enqueue_in") -> CommitAwareCaller | None:
     """Return the caller of a connection whose library reports commits, else ``None``.
 
-    Raise ConfigurationError for an engine, a pool and the like.
+    Raise ConfigurationError for an engine, a pool and the like. ``call``: the name of the call, for the error.
     """
     caller = _caller_of(connection)
     if caller is None and (advice := _advice_for(connection)):
         raise ConfigurationError(
-            f"enqueue_in needs a connection or a session, not a {_class_names(type(connection))[0]}{advice}"
+            f"{call} needs a connection or a session, not a {_class_names(type(connection))[0]}{advice}"
         )
     return caller if hasattr(caller, "add_pending") else None
 

@@ -10,6 +10,7 @@ import msgspec
 
 from stowhand.jobs.failed_attempts import BY_HAND, WORKER_DIED, AttemptEnd
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.lifecycle import WAITING_STATES
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import ActionResult, Answer, Reschedule
 from stowhand.protocols.validation import (
@@ -21,7 +22,8 @@ from stowhand.protocols.validation import (
     validate_workers,
 )
 from stowhand.stores.sqlite.queue import finish
-from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import cancel_children, cancel_waiting
+from stowhand.stores.sqlite.queue.children import NO_RESULT, End, record_ends
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
 from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
@@ -79,7 +81,7 @@ class Administrator:
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """Retry only the failed ones of these jobs. Return their ids."""
-        return await self._act(job_ids, lambda tx, ids: sorted(tx.column("retry_failed", ids=as_json(ids))))
+        return await self._act(job_ids, retry_failed)
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         return await self._act(job_ids, complete)
@@ -120,6 +122,7 @@ def retry(tx: Transaction, job_id: int) -> Answer:
     state = _state(tx, job_id)
     if (refusal := _refusal("retry", job_id, state)) is not None:
         return refusal
+    tx.run("run_children_anew", ids=as_json([job_id]))
     if state is not State.CANCELED:
         tx.run("retry", id=job_id)
         return Answer(job_id, ActionResult.DONE)
@@ -127,6 +130,13 @@ def retry(tx: Transaction, job_id: int) -> Answer:
     lost_key = tx.row("has_other_key", id=job_id)
     tx.run("forget", id=job_id)
     return Answer(job_id, ActionResult.DONE, "its key belongs to another job now, so it has none" if lost_key else "")
+
+
+def retry_failed(tx: Transaction, job_ids: Sequence[int]) -> list[int]:
+    """Make the failed ones of these jobs due now. Return their ids in order."""
+    ids = sorted(tx.column("retry_failed", ids=as_json(job_ids)))
+    tx.run("run_children_anew", ids=as_json(ids))
+    return ids
 
 
 def cancel(tx: Transaction, job_id: int) -> Answer:
@@ -137,7 +147,7 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
         return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
-    cancel_waiting(tx, job_id)
+    cancel_waiting(tx, [job_id])
     return Answer(job_id, ActionResult.DONE)
 
 
@@ -146,7 +156,10 @@ def remove(tx: Transaction, job_id: int) -> Answer:
     state = _state(tx, job_id)
     if (refusal := _refusal("remove", job_id, state)) is not None:
         return refusal
+    if state in WAITING_STATES:
+        record_ends(tx, [End(job_id, error="it was removed")])
     tx.run("forget" if state is State.CANCELED else "delete_one", id=job_id)
+    cancel_children(tx, [job_id])
     return Answer(job_id, ActionResult.DONE)
 
 
@@ -171,6 +184,7 @@ def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
     live_jobs = _live_jobs(tx, [job_id for job_id, _ in _actionable(tx, job_ids)])
     jobs = [job for job in live_jobs if not is_step(job.task, job.key)]
     ids = [job.id for job in jobs]
+    record_ends(tx, [End(job.id, value=NO_RESULT) for job in jobs if job.parent_id is not None])
     tx.run("archive_completed" if tx.keeps_history else "clear_keys", ids=as_json(ids))
     tx.run("delete", ids=as_json(ids))
     return [_ended_job(tx, job, State.COMPLETED) for job in jobs]
@@ -182,7 +196,10 @@ def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
     finish.record_failed_attempts(tx, ids, AttemptEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
     enqueue_reports(tx, BY_HAND)
-    return _live_jobs(tx, ids)
+    jobs = _live_jobs(tx, ids)
+    _record_failures(tx, jobs)
+    cancel_children(tx, ids)
+    return jobs
 
 
 def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
@@ -201,9 +218,20 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
         finish.record_failed_attempts(tx, exhausted_ids, AttemptEnd.BY_HAND, BY_HAND, None)
     run_at = None if to.run_at is None else to_micros(to.run_at)
     tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
+    if to.attempts is not None or to.max_attempts is not None:
+        tx.run("run_children_anew", ids=as_json(ids))
     enqueue_reports(tx, BY_HAND)
     canceled = [job for job in reset_jobs if job.state is State.CANCELED]
-    return sorted(canceled + _live_jobs(tx, ids), key=lambda job: job.id)
+    live_jobs = _live_jobs(tx, ids)
+    _record_failures(tx, live_jobs)
+    cancel_children(tx, exhausted_ids)
+    return sorted(canceled + live_jobs, key=lambda job: job.id)
+
+
+def _record_failures(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Record the ends of those of the jobs that are failed children."""
+    failed = [job for job in jobs if job.parent_id is not None and job.state is State.FAILED]
+    record_ends(tx, [End(job.id, error=job.last_error or job.state.value) for job in failed])
 
 
 def reset_held(tx: Transaction, pairs: Sequence[JobAndToken], *, reports_failure: bool = True) -> list[Job]:

@@ -1,14 +1,15 @@
-"""``enqueue_in`` for tests in memory: a job becomes visible after the caller's commit, if the commit is reported.
+"""Writes in a caller's transaction for tests in memory: they become visible after its commit, if that is reported.
 
-SQLAlchemy and Django report a commit. A driver's own connection does not: then the job is visible at once, and the
+SQLAlchemy and Django report a commit. A driver's own connection does not: then a write is visible at once, and the
 store emits a warning.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.job import Job, NewJob
@@ -18,6 +19,8 @@ from stowhand.stores.callers.connection_types import commit_aware_caller, is_asy
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.transaction import Transaction
+
+T = TypeVar("T")
 
 
 class AfterCommit:
@@ -31,55 +34,63 @@ class AfterCommit:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         job = self._options.with_max_attempts(job)
-        caller = commit_aware_caller(connection)
-        if caller is None:
-            return self._at_once(connection, job)
-        pending = _PendingJob(self._connection, job)
-        committed: Awaitable[None] | None = caller.add_pending(pending)
-        return pending.job if committed is None else _after(committed, pending.job)
+        if commit_aware_caller(connection) is None:
+            return self.write_in(connection, lambda tx: _add(tx, job), call="enqueue_in")
+        # The job has its id at once, although readers do not see it before the commit.
+        job_id = self._connection.write(_reserve_id)
+        return self.write_in(connection, lambda tx: _add(tx, job, job_id), call="enqueue_in")
 
-    def _at_once(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+    def write_in(self, connection: object, work: Callable[[Transaction], T], *, call: str) -> T | Awaitable[T]:
+        """Run work once the caller's transaction is committed. Return the result that it would have now."""
+        caller = commit_aware_caller(connection, call)
+        if caller is None:
+            return self._at_once(connection, work, call)
+        pending = _PendingWrite(self._connection, work)
+        result = pending.preview()
+        committed: Awaitable[None] | None = caller.add_pending(pending)
+        return result if committed is None else _after(committed, result)
+
+    def _at_once(self, connection: object, work: Callable[[Transaction], T], call: str) -> T | Awaitable[T]:
         commit = getattr(connection, "commit", None)
         if commit is None and not is_asyncpg(connection):
-            raise ConfigurationError(f"enqueue_in needs a connection or a session, not {a_type(connection)}")
+            raise ConfigurationError(f"{call} needs a connection or a session, not {a_type(connection)}")
         if type(connection) not in self._warned_types:
             self._warned_types.add(type(connection))
+            written = "the job" if call == "enqueue_in" else "the write"
             self._notices.warn(
-                f"enqueue_in: {a_type(connection)} does not report its commit, so in memory the job is visible at once,"
+                f"{call}: {a_type(connection)} does not report its commit, so in memory {written} is visible at once,"
                 " even if the transaction is rolled back; to test a rollback, use PostgreSQL or an SQLite file",
                 "",
             )
-        written = self._connection.write(lambda tx: _add(tx, job))
-        return written if commit is not None and not inspect.iscoroutinefunction(commit) else _after(None, written)
+        result = self._connection.write(work)
+        return result if commit is not None and not inspect.iscoroutinefunction(commit) else _after(None, result)
 
 
-class _PendingJob:
-    """A job that was enqueued in an open transaction. It has an id, but readers do not see it yet."""
+class _PendingWrite:
+    """A write in an open transaction of a caller. Readers do not see it yet."""
 
-    def __init__(self, connection: SqliteConnection[Transaction], job: NewJob) -> None:
+    def __init__(self, connection: SqliteConnection[Transaction], work: Callable[[Transaction], Any]) -> None:
         self._connection = connection
-        self._new_job = job
-        self._id = connection.write(_reserve_id)
-        self.job = self._preview()
+        self._work = work
 
     def show(self) -> None:
-        self._connection.write(lambda tx: _add(tx, self._new_job, self._id))
+        self._connection.write(self._work)
 
-    def _preview(self) -> Job:
-        """Return the job that an enqueue would return now, which may be another job with the same key."""
-        jobs: list[Job] = []
+    def preview(self) -> Any:
+        """Return the result that the write would have now: an enqueue may return another job with the same key."""
+        results: list[Any] = []
 
-        def add_and_roll_back(tx: Transaction) -> None:
-            jobs.append(_add(tx, self._new_job, self._id))
+        def write_and_roll_back(tx: Transaction) -> None:
+            results.append(self._work(tx))
             raise _RolledBack
 
         with suppress(_RolledBack):
-            self._connection.write(add_and_roll_back)
-        return jobs[0]
+            self._connection.write(write_and_roll_back)
+        return results[0]
 
 
 class _RolledBack(Exception):
-    """Rolls back the trial enqueue."""
+    """Rolls back the trial write."""
 
 
 def _reserve_id(tx: Transaction) -> int:
@@ -95,7 +106,7 @@ def _add(tx: Transaction, job: NewJob, job_id: int | None = None) -> Job:
         return enqueue.find(tx, enqueue.add(tx, job, job_id=job_id), job)
 
 
-async def _after(committed: Awaitable[None] | None, job: Job) -> Job:
+async def _after(committed: Awaitable[None] | None, result: T) -> T:
     if committed is not None:
         await committed
-    return job
+    return result

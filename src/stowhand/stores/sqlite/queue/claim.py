@@ -27,6 +27,7 @@ from stowhand.stores.sqlite.queue.limits import NEVER, Limits, key_opens_at
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.sqlite.queue.waits import NEVER_MICROS
 
 Candidate = tuple[int, int, int, str | None]
 """(priority, run_at, id, serial), in the order of claims."""
@@ -277,6 +278,7 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> 
     paused.tasks.update(closed)
     times += _due_times(tx, tasks, queues, paused)
     times += tx.column("next_expiry")
+    times = [due for due in times if due < NEVER_MICROS]
     return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.jobs import limits
 from stowhand.jobs.fields import OPTION_FIELDS
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, EXPIRED_ERROR, Job, KeyMode, NewJob, State
-from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import cancel_children, cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import INSERTED_COLUMNS, MAX_TIME_MICROS, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import STATEMENTS, Transaction
@@ -30,11 +30,11 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
         return _insert(tx, row, job_id)
     holder = tx.row("holder", key=job.key)
     if holder is not None and holder[-1]:
-        cancel_waiting(tx, holder[0], EXPIRED_ERROR)
+        cancel_waiting(tx, [holder[0]], EXPIRED_ERROR)
         holder = None
     if holder is None:
         return _insert_keyed(tx, row, job, job_id)
-    holder_id, state, payload, attempts, run_at, _ = holder
+    holder_id, state, payload, attempts, run_at, has_run, _ = holder
     if job.key_mode is KeyMode.UNSAFE_DEDUPE:
         tx.run("touch", id=holder_id)
         return int(holder_id)
@@ -48,6 +48,8 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
     old_payload = payload if state != State.FAILED else None
     is_repeat = job.key_mode is KeyMode.UNIQUE
     _replace(tx, holder_id, row, run_at if keeps_run_at else None, old_payload, is_repeat=is_repeat)
+    if has_run:
+        _forget_workflow(tx, holder_id)
     _hold_key_for_period(tx, holder_id, job)
     return int(holder_id)
 
@@ -62,6 +64,12 @@ def add_many(tx: Transaction, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
             else:
                 ids += _insert_many(tx, list(group))
     return ids
+
+
+def add_children(tx: Transaction, parent_id: int, step: str, jobs: Sequence[NewJob], places: Sequence[int]) -> None:
+    """Insert the jobs as children of a step. They have no keys."""
+    rows = zip(_numbered_rows(tx, jobs), places, strict=True)
+    tx.run_many("insert_child", [(*row, parent_id, step, place) for row, place in rows])
 
 
 def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
@@ -117,14 +125,18 @@ def _values(job_id: int | None, row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
+    rows = _numbered_rows(tx, jobs)
+    tx.run_many("insert", rows)
+    return [row[0] for row in rows]
+
+
+def _numbered_rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
     # Ids are counted here, not read row by row: no other transaction can insert while this one is open.
     last = tx.row("last_id")
     first = 1 if last is None else last[0] + 1
     for job in jobs:
         limits.refuse_built_in(job)
-    rows = [_values(job_id, to_row(job, tx.now)) for job_id, job in enumerate(jobs, first)]
-    tx.raw.executemany(STATEMENTS["insert"], rows)
-    return list(range(first, first + len(jobs)))
+    return [_values(job_id, to_row(job, tx.now)) for job_id, job in enumerate(jobs, first)]
 
 
 def _replace(
@@ -145,6 +157,13 @@ def _replace(
         values["payload"] = _joined_payload(old_payload, str(values["payload"]))
         check_size(values["payload"])
     tx.run("replace", **values)
+
+
+def _forget_workflow(tx: Transaction, job_id: int) -> None:
+    """Delete the steps of a job that another one has replaced, and cancel its children."""
+    tx.run("detach_all_children", id=job_id)
+    cancel_children(tx, [job_id])
+    tx.run("forget_steps", id=job_id)
 
 
 def _joined_payload(old: str, new: str) -> str:

@@ -19,7 +19,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, WAITING_STATES, Settlement
 from stowhand.stores.database.sqlite_connection import check_written
-from stowhand.stores.sqlite.queue import limits
+from stowhand.stores.sqlite.queue import limits, waits
+from stowhand.stores.sqlite.queue.cancellation import CANCELED, cancel_children
+from stowhand.stores.sqlite.queue.children import NO_RESULT, End, record_ends
 from stowhand.stores.sqlite.queue.on_failure import enqueue_reports
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -43,6 +45,7 @@ class HeldJob(msgspec.Struct, frozen=True):
     max_resets: int | None
     cancel_requested: int
     loses_retries: str | None
+    parent_id: int | None
 
     def next_state(self, state: State, *, continues: bool = False) -> State:
         """Return the next state by ``lifecycle.effective_state``, from the values of the row."""
@@ -69,6 +72,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     outcome: AttemptEnd | None = None
     """Outcome of the failed attempt to record; ``None`` records none."""
     error_class: str | None = None
+    waits_for: str | None = None
+    """As ``Job.waits_for``."""
 
 
 def find_held(tx: Transaction, job_id: int, token: str) -> HeldJob | None:
@@ -80,11 +85,19 @@ def find_held(tx: Transaction, job_id: int, token: str) -> HeldJob | None:
 def settle(tx: Transaction, held: HeldJob, settlement: Settlement) -> State:
     """Write the outcome of an attempt. Return the recorded state."""
     state = held.next_state(settlement.state, continues=continues(settlement))
+    attempts = held.attempts - settlement.refund
+    run_at = tx.now.after(settlement.delay) if state in WAITING_STATES else None
+    waits_for = None
+    if settlement.wait is not None and state is settlement.state:
+        attempts = min(settlement.wait.attempts, held.max_attempts)
+        run_at = waits.start(tx, held.id, settlement.wait)
+        waits_for = waits.cause(settlement.wait)
     ending = Ending(
         state=state,
-        attempts=max(held.attempts - settlement.refund, 0),
+        attempts=max(attempts, 0),
         resets=0,
-        run_at=tx.now.after(settlement.delay) if state in WAITING_STATES else None,
+        run_at=run_at,
+        waits_for=waits_for,
         error=settlement.error,
         result=settlement.result,
         payload=settlement.payload if settlement.state in STATES_WITH_PAYLOAD else None,
@@ -113,8 +126,8 @@ def release(tx: Transaction, held: HeldJob) -> None:
 def reset(tx: Transaction, held: HeldJob, *, reports_failure: bool = True) -> ResetJob:
     """Reset a job whose worker is lost; ``lifecycle.reset`` decides whether it may run again.
 
-    ``reports_failure``: if the job fails, enqueue its ``on_failure`` job. Otherwise the caller does this later, unless
-    it revives the job.
+    ``reports_failure``: if the job fails, enqueue its ``on_failure`` job, and record its end as a child. Otherwise the
+    caller does this later, unless it revives the job.
     """
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
     state = held.next_state(decided.state)
@@ -145,6 +158,8 @@ def record_failed_attempts(
 def _write(tx: Transaction, held: HeldJob, ending: Ending, *, reports_failure: bool = True) -> None:
     if ending.outcome is not None:
         record_failed_attempts(tx, [held.id], ending.outcome, ending.error_class, ending.error)
+    if held.parent_id is not None and (ending.state is not State.FAILED or reports_failure):
+        _record_end_of_child(tx, held, ending)
     values = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
         if ending.state is State.CANCELED:
@@ -152,8 +167,17 @@ def _write(tx: Transaction, held: HeldJob, ending: Ending, *, reports_failure: b
         if tx.keeps_history:
             tx.run("archive", **values)
         check_written(tx.run("delete_one", id=held.id))
+        if ending.state is State.CANCELED:
+            cancel_children(tx, [held.id])
     else:
         finished_at = tx.now.wall if ending.state is State.FAILED else None
         check_written(tx.run("requeue_or_fail", finished_at=finished_at, **values))
         if finished_at is not None and reports_failure:
             enqueue_reports(tx, ending.error_class)
+
+
+def _record_end_of_child(tx: Transaction, held: HeldJob, ending: Ending) -> None:
+    if ending.state is State.COMPLETED:
+        record_ends(tx, [End(held.id, value=ending.result or NO_RESULT)])
+    elif ending.state.terminal:
+        record_ends(tx, [End(held.id, error=ending.error or CANCELED)])

@@ -19,6 +19,7 @@ from stowhand.protocols.operator import (
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import SECONDS_PER_DAY
 from stowhand.protocols.throughput import HOUR_RETENTION_SECONDS, TaskMinute
+from stowhand.protocols.workflows import EVENT_RETENTION_SECONDS
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.queue import flow_tables, limits, schema, throughput
 from stowhand.stores.sqlite.queue.cancellation import expire
@@ -33,6 +34,8 @@ MAX_ROWS_PER_PRUNE = 2000
 """A transaction with 2000 rows takes well under 50 ms, so that other writers can run in between."""
 MAX_PRUNE_SECONDS = 2.0
 """The limit of one call for each kind of row. The next call continues."""
+MAX_JOBS_PER_STEP_CHECK = 2000
+"""A call checks this number of jobs that have steps, in a few milliseconds. The next call continues."""
 
 
 class SqliteHeartbeats(Leaser[Transaction]):
@@ -49,6 +52,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
         super().__init__(connection, probe, QueuePlan())
         self._no_wait_connection = no_wait_connection
         self._has_declared = False
+        self._last_job_with_steps = 0
+        """Where the next check of the jobs that have steps continues."""
         self._history = history or 0.0
         self._failed_retention = failed_retention
 
@@ -73,12 +78,15 @@ class SqliteHeartbeats(Leaser[Transaction]):
     async def maintain(self) -> None:
         """Prune old rows page by page, cancel expired jobs, and add up throughput.
 
-        Pruned are history, failed jobs, tables of flows, abandoned tokens, workers and the ledger.
+        Pruned are history, failed jobs, tables of flows, steps and events of workflows, abandoned tokens, workers and
+        the ledger.
         """
         if self._connection.read(lambda tx: tx.row("expired", limit=1)) is not None:
             self._connection.write(expire)
         self._prune("history", self._history)
         self._prune_flows(self._history)
+        self._prune_steps()
+        self._prune("events", EVENT_RETENTION_SECONDS)
         if self._failed_retention is not None:
             self._prune("failed", self._failed_retention)
         self._prune("uniques", 0)
@@ -153,6 +161,21 @@ class SqliteHeartbeats(Leaser[Transaction]):
         while stopwatch() < deadline:
             if not self._connection.write(lambda tx: flow_tables.prune(tx, age=age)):
                 return
+
+    def _prune_steps(self) -> None:
+        """Delete the steps of jobs that are no longer known, among the next jobs that have steps."""
+        page = self._connection.read(
+            lambda tx: tx.rows("jobs_with_steps", after=self._last_job_with_steps, limit=MAX_JOBS_PER_STEP_CHECK)
+        )
+        self._last_job_with_steps = page[-1][0] if len(page) == MAX_JOBS_PER_STEP_CHECK else 0
+        unknown_ids = as_json([job_id for job_id, is_known in page if not is_known])
+
+        def prune(tx: Transaction) -> int:
+            return tx.run("prune_steps", ids=unknown_ids, limit=MAX_ROWS_PER_PRUNE).rowcount
+
+        deadline = stopwatch() + MAX_PRUNE_SECONDS
+        while unknown_ids != "[]" and stopwatch() < deadline and self._connection.write(prune):
+            pass
 
     def _prune(self, kind: str, age: float) -> None:
         def is_old(tx: Transaction) -> bool:

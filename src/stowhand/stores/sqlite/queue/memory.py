@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.sqlite_connection import SqliteConnection
@@ -29,6 +29,7 @@ from stowhand.stores.sqlite.queue.after_commit import AfterCommit
 from stowhand.stores.sqlite.queue.connections import Connections, Work
 from stowhand.stores.sqlite.queue.store import EmbeddedStore
 from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.sqlite.queue.workflows import SqliteWorkflows
 
 T = TypeVar("T")
 DATABASE_NAME = "memory"
@@ -67,9 +68,15 @@ class MemoryStore(EmbeddedStore):
         }
         super().__init__(connections, options, notices, description=DATABASE_NAME, absent=absent)
         self.transactions = AfterCommit(connections.connection, options, notices) if supports_enqueue_in else None
+        write_in = _refuse_write_in if self.transactions is None else self.transactions.write_in
+        self.workflows = SqliteWorkflows(connections, write_in)
 
     async def close(self) -> None:
         """Do nothing: the jobs stay."""
+
+
+def _refuse_write_in(_connection: object, _work: Work[T], *, call: str) -> T:
+    raise ConfigurationError(f"{call}: a memory store has no transactions; leave out the connection")
 
 
 class PrivateConnections(Connections):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
@@ -14,10 +15,12 @@ from stowhand.stores.database.sqlite_errors import is_refused
 from stowhand.stores.group_commit import GroupCommit, TakeJobs
 from stowhand.stores.sqlite.queue import enqueue, error_translation
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
+from stowhand.stores.sqlite.queue.in_transaction import enqueue_in, write_in
 from stowhand.stores.sqlite.queue.rows import to_job, to_try
 from stowhand.stores.sqlite.queue.spool import Spool
 from stowhand.stores.sqlite.queue.transaction import Transaction
+
+T = TypeVar("T")
 
 
 class Producer:
@@ -95,6 +98,11 @@ class Producer:
         """Enqueue inside the transaction of the caller's connection."""
         job = self._options.with_max_attempts(job)
         return enqueue_in(connection, job, self._connections.make_transaction, self._connections.path)
+
+    def write_in(self, connection: object, work: Callable[[Transaction], T], *, call: str) -> T | Awaitable[T]:
+        """Run work inside the transaction of the caller's connection. ``call``: the name of the call, for errors."""
+        make_transaction, path = self._connections.make_transaction, self._connections.path
+        return write_in(connection, work, make_transaction, path, call=call)
 
 
 def _is_divisible(error: Exception) -> bool:

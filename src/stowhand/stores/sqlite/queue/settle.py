@@ -14,6 +14,7 @@ from stowhand.jobs.limits import check_remaining_payload
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue import enqueue, finish
+from stowhand.stores.sqlite.queue.children import NO_RESULT, End, record_ends
 from stowhand.stores.sqlite.queue.rows import as_json, check_text
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import recorded, recorded_before, untraced
@@ -55,7 +56,12 @@ def _complete_plain(tx: Transaction, batch: Batch) -> set[int]:
         return set()
     chosen = (batch[position] for position in plain.values())
     settled = as_json([(lease.job_id, lease.token, settlement.result) for lease, settlement in chosen])
-    completed_ids = tx.column("complete" if tx.keeps_history else "held_jobs", settled=settled)
+    completed = tx.rows("complete" if tx.keeps_history else "held_jobs", settled=settled)
+    completed_ids = [job_id for job_id, _ in completed]
+    child_ids = [job_id for job_id, parent_id in completed if parent_id is not None]
+    if child_ids:
+        results = {job_id: batch[position][1].result for job_id, position in plain.items()}
+        record_ends(tx, [End(job_id, value=results[job_id] or NO_RESULT) for job_id in child_ids])
     check_written(tx.run("delete", ids=as_json(completed_ids)), len(completed_ids))
     return {plain[job_id] for job_id in completed_ids}
 

@@ -45,6 +45,7 @@ from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.sqlite.queue.workflows import SqliteWorkflows
 from stowhand.stores.sqlite.shared.settler import Settler
 
 SYNCHRONOUS_MODES = ("FULL", "NORMAL")
@@ -61,6 +62,7 @@ class EmbeddedStore:
     settings = None
     connections = None
     transactions: Transactions | None = None
+    workflows: SqliteWorkflows
 
     def __init__(
         self,
@@ -163,6 +165,7 @@ class SqliteStore(EmbeddedStore):
         connections = FileConnections(path, options, notices.warn)
         super().__init__(connections, options, notices, description=url, absent=absent)
         self.transactions = self.jobs
+        self.workflows = SqliteWorkflows(connections, self.jobs.write_in)
 
 
 def _claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> Sequence[Claim[Job]] | None:

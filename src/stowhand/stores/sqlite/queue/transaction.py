@@ -6,6 +6,7 @@ Each statement is in a file of ``sql/``, under a line ``-- name: <name>``. The n
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -71,6 +72,10 @@ class Transaction:
         """Run a statement with its values and the time: ``:now``, ``:boot`` and ``:ticks``."""
         now = self.now
         return self.raw.execute(STATEMENTS[name], {"now": now.wall, "boot": now.boot, "ticks": now.ticks, **values})
+
+    def run_many(self, name: str, rows: Iterable[Sequence[object]], /) -> None:
+        """Run a statement with numbered placeholders once for each row."""
+        self.raw.executemany(STATEMENTS[name], rows)
 
     def row(self, name: str, /, **values: Any) -> Any:
         """Return the first row of a statement, or ``None``."""

@@ -65,6 +65,13 @@ CREATE TABLE stowhand_jobs (
     key_slot INTEGER NOT NULL DEFAULT 1,
     limit_name TEXT,
     limit_slot INTEGER,
+    -- What a workflow waits for: `event:NAME`, `children:STEP` or `time:STEP`. While it runs: the last wait.
+    waits_for TEXT,
+    -- The workflow that has created the job, and the row of stowhand_steps that its end writes. A child that was created
+    -- anew takes over the row of the earlier one, whose step is NULL then.
+    parent_id INTEGER,
+    parent_step TEXT,
+    parent_place INTEGER,
     CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
     CONSTRAINT token_iff_processing CHECK ((state = 'processing') = (token IS NOT NULL)),
     CONSTRAINT lease_iff_processing CHECK ((state = 'processing') = (lease_until IS NOT NULL AND lease_boot IS NOT NULL)),
@@ -122,6 +129,10 @@ CREATE UNIQUE INDEX stowhand_jobs_key_slots ON stowhand_jobs (serial, key_slot)
 -- A slot of a limit is held by one job, while that job is processing.
 CREATE UNIQUE INDEX stowhand_jobs_slots ON stowhand_jobs (limit_name, limit_slot)
     WHERE state = 'processing' AND limit_slot IS NOT NULL;
+
+-- Partial indexes, so that they cost other jobs nothing.
+CREATE INDEX stowhand_jobs_waiting ON stowhand_jobs (waits_for) WHERE waits_for IS NOT NULL AND state = 'queued';
+CREATE INDEX stowhand_jobs_children ON stowhand_jobs (parent_id) WHERE parent_id IS NOT NULL;
 
 CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -314,6 +325,7 @@ CREATE TABLE stowhand_history (
     replaced INTEGER,
     -- Needed when a canceled job is retried.
     on_failure TEXT,
+    parent_id INTEGER,
     CONSTRAINT state_is_over CHECK (state IN ('completed', 'canceled'))
 );
 
@@ -321,6 +333,37 @@ CREATE INDEX stowhand_history_finished ON stowhand_history (finished_at);
 -- A partial index, so that it costs other jobs nothing. Queries repeat its condition verbatim.
 CREATE INDEX stowhand_history_flow ON stowhand_history (key, id) WHERE key >= 'flow:' AND key < 'flow;';
 CREATE INDEX stowhand_history_canceled ON stowhand_history (id) WHERE state = 'canceled';
+CREATE INDEX stowhand_history_children ON stowhand_history (parent_id) WHERE parent_id IS NOT NULL;
+
+-- Recorded steps of workflows (protocols/workflows.py). Their rowids are in the order of recording.
+--   place       the place of a child in its step; -1: the row that counts the children; 0: another step
+--   value       JSON text. Without value, error and remaining, the row is a wait that has not ended.
+--   until       the end of a wait
+--   remaining   the number of children that have not ended
+--   epoch       the claim whose attempt has recorded the step; 0: the end of a child
+CREATE TABLE stowhand_steps (
+    job_id INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    value TEXT,
+    error TEXT,
+    until INTEGER,
+    remaining INTEGER,
+    epoch INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, name, place)
+);
+
+-- Events that were emitted, for all jobs (job_id = 0) or for one.
+CREATE TABLE stowhand_events (
+    name TEXT NOT NULL,
+    job_id INTEGER NOT NULL DEFAULT 0,
+    payload TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (name, job_id)
+);
+
+CREATE INDEX stowhand_events_at ON stowhand_events (at);
 
 -- Tokens that may never claim again, because the reply to their claim was lost.
 CREATE TABLE stowhand_abandoned (
@@ -392,13 +435,13 @@ END;
 CREATE VIEW stowhand_live AS
 SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL AS result,
-    coalesce(worker, last_worker) AS last_worker, progress, progress_text
+    coalesce(worker, last_worker) AS last_worker, progress, progress_text, parent_id, waits_for
 FROM stowhand_jobs;
 
 CREATE VIEW stowhand_past AS
 SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, NULL AS worker, cancel_requested, result,
-    last_worker, NULL AS progress, NULL AS progress_text
+    last_worker, NULL AS progress, NULL AS progress_text, parent_id, NULL AS waits_for
 FROM stowhand_history;
 
 -- Every item that any scheduler has registered, with the scheduler that last reported it and the time of that report.

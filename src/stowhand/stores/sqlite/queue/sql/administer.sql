@@ -22,13 +22,13 @@ RETURNING id
 -- Restores a canceled job with its id, and with its key unless another live job has the key.
 INSERT INTO stowhand_jobs (
     id, task, payload, state, run_at, attempts, resets, key, {details}, last_error, revision, replaced, created_at,
-    updated_at, started_at, epoch, settled_token, last_worker, round, on_failure
+    updated_at, started_at, epoch, settled_token, last_worker, round, on_failure, parent_id
 )
 SELECT
     id, task, payload, 'queued', :now, 0, 0,
     CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, {details},
     last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker,
-    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id), on_failure
+    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id), on_failure, parent_id
 FROM stowhand_history AS past WHERE id = :id
 
 -- name: has_other_key
@@ -73,7 +73,7 @@ UPDATE stowhand_jobs SET key = NULL WHERE id IN (SELECT value FROM json_each(:id
 
 -- name: fail
 UPDATE stowhand_jobs
-SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at = coalesce(finished_at, :now),
+SET state = 'failed', attempts = max_attempts, waits_for = NULL, last_error = :reason, finished_at = coalesce(finished_at, :now),
     updated_at = :now, epoch = epoch + (state = 'processing'),
     progress = NULL, progress_text = NULL, last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id IN (SELECT value FROM json_each(:ids))
@@ -88,6 +88,7 @@ SET run_at = coalesce(:run_at, run_at),
     attempts = min(coalesce(:attempts, attempts), coalesce(:max_attempts, max_attempts)),
     loses_retries = iif(:attempts IS NULL AND :max_attempts IS NULL, loses_retries, NULL),
     state = then_.state,
+    waits_for = iif(then_.state = 'failed', NULL, waits_for),
     finished_at = iif(then_.state = 'failed', coalesce(finished_at, :now), NULL),
     progress = iif(then_.state = 'failed', NULL, progress),
     progress_text = iif(then_.state = 'failed', NULL, progress_text),

@@ -5,7 +5,7 @@ SELECT seq FROM sqlite_sequence WHERE name = 'stowhand_jobs'
 INSERT INTO stowhand_jobs (id, {inserted}) VALUES (?, {inserted_values})
 
 -- name: holder
-SELECT id, state, payload, attempts, run_at, state = 'queued' AND expires_at <= :now FROM stowhand_jobs WHERE key = :key
+SELECT id, state, payload, attempts, run_at, epoch > 0, state = 'queued' AND expires_at <= :now FROM stowhand_jobs WHERE key = :key
 
 -- name: completed_key_holder
 -- The job is no longer live, so it has completed: any other end frees the key.
@@ -28,7 +28,7 @@ SET task = :task, payload = :payload, run_at = :run_at, {detail_assignments}, on
     expires_at = :expires_at,
     resets = iif(state = 'failed', 0, resets), cancel_requested = iif(state = 'failed', 0, cancel_requested),
     loses_retries = iif(state = 'failed', NULL, loses_retries), finished_at = NULL,
-    progress = NULL, progress_text = NULL, state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,
+    progress = NULL, progress_text = NULL, waits_for = NULL, state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,
     replaced = iif(:is_repeat, replaced, revision + 1),
     round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 WHERE id = :id
