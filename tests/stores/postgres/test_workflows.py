@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import psycopg
@@ -45,6 +45,12 @@ async def opened(url: str) -> PostgresStore:
 async def claim(store: PostgresStore, number: int, *tasks: str) -> list[Lease]:
     request = ClaimRequest(worker="w", token=new_token(), limit=number, lease=600.0, tasks=tasks)
     return [claim.lease for claim in await store.claim(request)]
+
+
+async def awaited(result: bool | Awaitable[bool]) -> bool:
+    """Return the result of a call on an asynchronous connection."""
+    assert isinstance(result, Awaitable)
+    return bool(await result)
 
 
 def race(first: Callable[[], Any], second: Callable[[], Any]) -> None:
@@ -130,8 +136,8 @@ def test_no_wake_up_is_lost_in_races_of_two_last_children(postgres_url: str) -> 
     ):
         for first, second in families.values():
             race(
-                lambda lease=first: one.execute(complete, ([lease.job_id], [lease.token])),
-                lambda lease=second: other.execute(complete, ([lease.job_id], [lease.token])),
+                functools.partial(one.execute, complete, ([first.job_id], [first.token])),
+                functools.partial(other.execute, complete, ([second.job_id], [second.token])),
             )
         lost = one.execute("select count(*) from stowhand.live where run_at > now()").fetchone()
         remaining = one.execute("select count(*) from stowhand.steps where remaining <> 0").fetchone()
@@ -145,7 +151,7 @@ async def test_an_event_that_is_rolled_back_wakes_nobody(postgres_url: str) -> N
     (lease,) = await claim(store, 1, "t")
     await store.settle([(lease, judged(Waiting(Wait(step="event:e", event="e"))))])
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-        assert await store.workflows.emit_in(connection, "e", '{"a":1}')
+        assert await awaited(store.workflows.emit_in(connection, "e", '{"a":1}'))
         await connection.rollback()
         assert not await claim(store, 1, "t")
         await connection.execute("select stowhand.emit_event('e', '{\"a\":2}')")
@@ -164,7 +170,7 @@ async def test_a_step_in_a_transaction_is_recorded_by_its_commit_and_keeps_the_l
     await store.jobs.enqueue(NewJob(task="t"))
     (lease,) = await claim(store, 1, "t")
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-        assert await store.workflows.record_in(connection, lease, NewStep("s", "1"))
+        assert await awaited(store.workflows.record_in(connection, lease, NewStep("s", "1")))
         heartbeats = store.heartbeats()
         pulse = await heartbeats.beat([lease], 600.0)
         assert not pulse.lost, "the job is busy, and its lease holds"
@@ -175,7 +181,7 @@ async def test_a_step_in_a_transaction_is_recorded_by_its_commit_and_keeps_the_l
     assert [step.value for step in await store.workflows.read(lease.job_id)] == ["1"]
     await store.settle([(lease, RESULT)])
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-        assert not await store.workflows.record_in(connection, lease, NewStep("late", "1"))
+        assert not await awaited(store.workflows.record_in(connection, lease, NewStep("late", "1")))
     await store.close()
 
 
@@ -195,8 +201,7 @@ async def test_jobs_asleep_cost_a_claim_nothing(postgres_url: str, *, analyzed: 
             plan = row[0][0]["Plan"]
             return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
-    for _ in range(3):
-        before = blocks()
+    before = [blocks() for _ in range(3)][-1]
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await connection.execute(
             "insert into stowhand.live (task, run_at, waits_for) select 'sleeper', now() + '1 day', 'time:sleep'"
@@ -204,8 +209,7 @@ async def test_jobs_asleep_cost_a_claim_nothing(postgres_url: str, *, analyzed: 
         )
         if analyzed:
             await connection.execute("vacuum analyze stowhand.live")
-    for _ in range(3):
-        after = blocks()
+    after = [blocks() for _ in range(3)][-1]
     assert after <= before * 1.1 + 5, (before, after)
     await store.close()
 
