@@ -6,12 +6,14 @@ worker meets: a reset, a cancellation, a look at the row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats, StoreOptions
+from stowhand.protocols.workflows import RecordedStep, Workflows
 from stowhand.remote import HttpStore
 from stowhand.remote.client.claims import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
@@ -35,7 +37,7 @@ class LentBackend:
             self._url = self._shared_server.lend(self.inner.store(options))
         remote = HttpStore(self._url)
         # Tests let one store settle what another has claimed: the fence is to decide, not the missing proof.
-        remote._proofs = remote._claims._proofs = self._proofs
+        remote._proofs = remote._claims._proofs = remote.workflows._proofs = self._proofs
         return cast("QueueStore", Both(remote, self.inner.store(options)))
 
     def image(self, job_id: int) -> Image | None:
@@ -76,11 +78,33 @@ class Both:
         await self._remote.close()
         await self._lent.close()
 
+    @property
+    def workflows(self) -> Workflows:
+        return cast("Workflows", BothWorkflows(self._remote, self._lent))
+
     def heartbeats(self) -> Heartbeats:
         return cast("Heartbeats", BothHeartbeats(self._remote.heartbeats(), self._lent.heartbeats()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lent if name in self._remote.capabilities.absent else self._remote, name)
+
+
+class BothWorkflows:
+    """The same for workflows. A test looks at any job's steps and forks it; a worker only reads those that it runs."""
+
+    def __init__(self, remote: HttpStore, lent: QueueStore) -> None:
+        assert lent.workflows is not None
+        self._remote, self._lent = remote, lent.workflows
+        self.fork = self._lent.fork
+
+    async def read(self, job_id: int) -> Sequence[RecordedStep]:
+        steps = await self._lent.read(job_id)
+        if self._remote._proofs.of_job(job_id) is not None:
+            assert await self._remote.workflows.read(job_id) == list(steps)
+        return steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._remote.workflows, name)
 
 
 class BothHeartbeats:

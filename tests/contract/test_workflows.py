@@ -211,7 +211,7 @@ async def test_a_canceled_job_does_not_wait(harness: StoreHarness) -> None:
 
 async def test_a_waiting_job_can_be_canceled(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await wait(harness, lease, event="paid")
+    await wait(harness, lease, "event:paid", event="paid")
     await harness.store.admin.cancel_jobs([lease.job_id])
     assert (await harness.job(lease.job_id)).state is State.CANCELED
     assert await workflows_of(harness).emit("paid", "1")
@@ -220,14 +220,14 @@ async def test_a_waiting_job_can_be_canceled(harness: StoreHarness) -> None:
 async def test_the_repeat_of_a_wait_changes_nothing(harness: StoreHarness) -> None:
     lease = await harness.start()
     await call_children(harness, lease, 2)
-    settlement = judged(Waiting(Wait(step="pack", children=(NewJob(task="child"),), places=(0,))))
+    settlement = judged(Waiting(Wait(step="pack", children=(NewJob(task="child"),), places=(0,), value="{}")))
     assert await harness.settle(lease, settlement, repeat=True) is Verdict.ALREADY_SETTLED
     assert len(await harness.store.inspect.list(JobFilter(task="child"))) == 2
 
 
 async def test_the_next_settlement_clears_what_a_job_waits_for(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await wait(harness, lease, event="paid", delay=1.0)
+    await wait(harness, lease, "event:paid", event="paid", delay=1.0)
     assert (await harness.job(lease.job_id)).waits_for == "event:paid"
     await harness.pass_time(1.0)
     await harness.settle(await harness.take(), SETTLEMENTS["retry"])

@@ -26,9 +26,14 @@ from stowhand.protocols.attempt import Attempt, Progress
 from stowhand.protocols.handler import handler
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
+from stowhand.protocols.workflows import proof_keeper
+from stowhand.remote import HttpStore
 from stowhand.service.quarantine import STARTED_LINE, AttemptReply, Quarantine, read_answer
 from stowhand.service.quarantine_child import AnswerPipe
-from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect, job_of, with_store
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect, job_of, make_suspect, with_store
+from tests.support.shared_server import SharedServer
 
 LEASE = Lease(1, "token", 1)
 
@@ -108,6 +113,35 @@ def test_a_child_that_dies_between_two_jobs_does_not_affect_the_next_one(sqlite_
 
     first, second, third = with_store(url, story)
     assert first == second != third
+
+
+def test_a_suspect_of_a_lent_store_records_its_steps(run: Run) -> None:
+    store = MemoryStore()
+
+    async def story(url: str) -> None:
+        settings = WorkerSettings(
+            store=StoreSettings(connection=ResolvedStore(url, "test")), app="tests.service.work:app", timings=QUICK
+        )
+        async with HttpStore(url) as remote:
+            proofs = proof_keeper(remote.workflows)
+            quarantine = Quarantine(settings, "w", lambda task: False, handler(nothing), Events(), proofs)
+            (claim,) = await remote.claim(
+                ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30, suspects=True)
+            )
+            outcome = await quarantine.run(Attempt(claim, 0.0))
+            await quarantine.close()
+            assert isinstance(outcome, Complete), outcome
+            (step,) = await remote.workflows.read(claim.lease.job_id)
+            assert (step.name, step.value) == ("charge", "7")
+
+    async def prepare() -> None:
+        await store.jobs.enqueue(NewJob(task="recorder", payload='{"number": -7}'))
+        await make_suspect(store)
+
+    with SharedServer() as server:
+        url = server.lend(store)
+        server.do(prepare())
+        run(story(url))
 
 
 def test_a_new_interpreter_has_its_job_and_the_pipe_for_its_answer(sqlite_workers: Workers, tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ async def who_am_i(context: Context) -> dict[str, int]:
     return {"pid": os.getpid(), "attempt": context.attempt}
 
 
+@app.task(name="recorder")
+async def recorder(context: Context, number: int) -> int:
+    """Record a step."""
+    return await context.step("charge", abs, number)
+
+
 @app.task(name="stubborn")
 async def stubborn(seconds: float) -> None:
     """Ignore every wish to stop."""

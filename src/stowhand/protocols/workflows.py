@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -96,3 +96,25 @@ class Workflows(Protocol):
 
         Raises InvalidJob if the job has no such step.
         """
+
+
+@runtime_checkable
+class ProofKeeper(Protocol):
+    """Workflows that need a proof of each lease, which only the claim returns. Optional for stores.
+
+    The process that has claimed a job passes the proof to the process that runs it.
+    """
+
+    def proof_of(self, lease: Lease) -> str:
+        """Return the proof of a held lease; empty if it is not held."""
+
+    def keep_proof(self, lease: Lease, proof: str) -> None:
+        """Use this proof for calls about the lease, until it is dropped."""
+
+    def drop_proof(self, lease: Lease) -> None:
+        """Forget the proof of an ended attempt."""
+
+
+def proof_keeper(workflows: object) -> ProofKeeper | None:
+    """Return the workflows of a store if they need proofs of leases."""
+    return workflows if isinstance(workflows, ProofKeeper) else None

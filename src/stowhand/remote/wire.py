@@ -28,6 +28,7 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.task_limits import LimitValues, TaskLimits
 from stowhand.protocols.producer import JobStatus
 from stowhand.protocols.queue_store import Failures
+from stowhand.protocols.workflows import NewStep, RecordedStep
 
 MAX_WAIT_SECONDS = 30.0
 """Maximum duration of a poll."""
@@ -285,6 +286,64 @@ class ResultsReply(Message, frozen=True):
     """Seconds for which the lent store keeps the outcome of a job; ``None``: it keeps none."""
 
 
+class ProvedStep(Message, frozen=True):
+    """Step to record under a proved lease."""
+
+    proof: Proof
+    step: NewStep
+
+
+class RecordRequest(Message, frozen=True):
+    """Steps to record in one transaction."""
+
+    steps: Annotated[tuple[ProvedStep, ...], ITEM_LIMIT]
+
+
+class RecordReply(Message, frozen=True):
+    is_held: tuple[bool, ...]
+    """For each step, whether its lease holds the job; otherwise the step is not recorded."""
+
+
+class StepsRequest(Message, frozen=True, omit_defaults=True):
+    """Question for the recorded steps of a job that the caller runs."""
+
+    proof: Proof
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Number of the first steps to leave out, which earlier replies contained."""
+
+
+class StepsReply(Message, frozen=True):
+    steps: tuple[RecordedStep, ...]
+    """Steps in the order in which they were recorded, as many as fit into a reply."""
+    total: int
+    """Number of steps of the job."""
+
+
+class EmitRequest(Message, frozen=True, omit_defaults=True):
+    """Event to emit, for all jobs or for one."""
+
+    event: str
+    payload: str = "null"
+    """JSON text."""
+    job_id: JobNumber | None = None
+
+
+class EmitReply(Message, frozen=True):
+    is_first: bool
+    """Whether it is the first event with this name. Only that one counts."""
+
+
+class EmittedRequest(Message, frozen=True, omit_defaults=True):
+    """Question whether an event was emitted, for all jobs or for one."""
+
+    event: str
+    job_id: JobNumber | None = None
+
+
+class EmittedReply(Message, frozen=True):
+    is_emitted: bool
+
+
 class ErrorKind(StrEnum):
     """Kind of an error, for programs."""
 
@@ -334,7 +393,7 @@ class Scope(StrEnum):
     CLAIM = "claim"
     """Claim, renew, log and settle, as a worker does."""
     ENQUEUE = "enqueue"
-    """Enqueue jobs, including those that a settlement enqueues."""
+    """Enqueue jobs, including those that a settlement enqueues, and emit events."""
     READ = "read"
     """Read jobs and metrics."""
     PAYLOAD = "payload"
@@ -371,7 +430,11 @@ RESET_VERB = Verb("reset", "/v1/reset", ResetRequest, ResetReply, (Scope.CLAIM,)
 RELEASE_VERB = Verb("release", "/v1/release", ReleaseRequest, ReleaseReply, (Scope.CLAIM,))
 TASKS_VERB = Verb("tasks", "/v1/tasks", TasksRequest, TasksReply, (Scope.CLAIM,))
 LOGS_VERB = Verb("logs", "/v1/logs", LogRequest, LogReply, (Scope.CLAIM,))
+RECORD_VERB = Verb("record", "/v1/record", RecordRequest, RecordReply, (Scope.CLAIM,))
+STEPS_VERB = Verb("steps", "/v1/steps", StepsRequest, StepsReply, (Scope.CLAIM,))
 ENQUEUE_VERB = Verb("enqueue", "/v1/enqueue", EnqueueRequest, EnqueueReply, (Scope.ENQUEUE,))
+EMIT_VERB = Verb("emit", "/v1/emit", EmitRequest, EmitReply, (Scope.ENQUEUE,))
+EMITTED_VERB = Verb("emitted", "/v1/emitted", EmittedRequest, EmittedReply, (Scope.READ,))
 DUE_VERB = Verb("due", "/v1/due", DueRequest, DueReply, (Scope.CLAIM,))
 ENDS_VERB = Verb("ends", "/v1/ends", ResultsRequest, ResultsReply, (Scope.READ, Scope.PAYLOAD))
 JOB_VERB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
@@ -383,6 +446,7 @@ TERMS_VERB: Verb[None, TermsReply] = Verb("terms", "/v1/terms", None, TermsReply
 
 VERBS: tuple[Verb[Any, Any], ...] = (
     *(CLAIM_VERB, HEARTBEAT_VERB, PROGRESS_VERB, SETTLE_VERB, RESET_VERB, RELEASE_VERB, TASKS_VERB, LOGS_VERB),
-    *(ENQUEUE_VERB, DUE_VERB, ENDS_VERB, JOB_VERB, TRIES_VERB, FAILURES_VERB, TERMS_VERB),
+    *(RECORD_VERB, STEPS_VERB, ENQUEUE_VERB, EMIT_VERB, EMITTED_VERB),
+    *(DUE_VERB, ENDS_VERB, JOB_VERB, TRIES_VERB, FAILURES_VERB, TERMS_VERB),
 )
 """All calls of a lent store, in the order of the page docs/reference/http.md."""

@@ -39,6 +39,7 @@ from stowhand.observe.listener import LogListener
 from stowhand.observe.traces import Traces
 from stowhand.protocols.handler import Isolate
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.workflows import proof_keeper
 from stowhand.service import exit_codes
 from stowhand.service.children import HUNG_CODE, LAST_WRITE_SECONDS, ORDERLY_EXIT_OFFSET, RENEWED_CODE
 from stowhand.service.process_observer import ProcessObserver
@@ -195,7 +196,7 @@ async def _work(
     handler = make_handler(loaded, settings, store, name)
     unrecorded_jobs = _listen(events, loaded.traces, observer)
     wrapped_handler = loaded.registry.middleware.wrap(handler)
-    quarantine = Quarantine(settings, name, handler.is_program, wrapped_handler, events)
+    quarantine = Quarantine(settings, name, handler.is_program, wrapped_handler, events, proof_keeper(store.workflows))
     try:
         # With several processes, the supervisor schedules: it outlives them all.
         recurring = RecurringItems(settings, loaded, store, events) if control is None else None

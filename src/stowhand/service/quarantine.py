@@ -31,6 +31,7 @@ from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RateLimited
 from stowhand.observe.propagation import current_correlation_id, current_traceparent
 from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
+from stowhand.protocols.workflows import ProofKeeper
 from stowhand.service.children import Child
 
 STARTED_LINE = b"begun\n"
@@ -61,6 +62,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """The context of the attempt's span, if any."""
     correlation_id: str | None
     keeps_progress: bool
+    proof: str | None = None
+    """Proof of the lease, for a store that needs one to record steps."""
 
 
 class ChildAnswer(msgspec.Struct, frozen=True):
@@ -110,6 +113,7 @@ class Quarantine:
     """Runner of suspects in a child. ``run`` is the ``isolate`` of the worker's host.
 
     ``handler`` is the worker's handler. ``is_program`` returns whether a task already runs in a process of its own.
+    ``proofs``: those of the worker's leases, if its store needs them to record steps.
     """
 
     def __init__(
@@ -119,8 +123,10 @@ class Quarantine:
         is_program: Callable[[str], bool],
         handler: Handler[Job],
         events: Events,
+        proofs: ProofKeeper | None = None,
     ) -> None:
         self._settings = settings.to_json()
+        self._proofs = proofs
         self._worker = worker
         self._is_program = is_program
         self._handler = handler
@@ -148,6 +154,7 @@ class Quarantine:
             current_traceparent(),
             current_correlation_id(),
             keeps_progress=report is not None,
+            proof=None if self._proofs is None else self._proofs.proof_of(attempt.lease),
         )
         reply = None
         if (child := self._take()) is not None:

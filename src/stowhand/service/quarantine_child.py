@@ -39,6 +39,7 @@ from stowhand.observe.traces import Traces
 from stowhand.protocols.attempt import Attempt, Progress, Report, control_of
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim
+from stowhand.protocols.workflows import ProofKeeper, proof_keeper
 from stowhand.service import exit_codes
 from stowhand.service.process import export_spans_at_exit, hard_exit
 from stowhand.service.quarantine import PROGRESS_PREFIX, STARTED_LINE, Assignment, ChildAnswer, ChildSetup
@@ -97,7 +98,8 @@ class _JobRunner:
         while not task.cancelling():  # cancelled: something that a job started has stopped the loop
             assignment = await self._assignments.get()
             self._has_started = False
-            answer = await self._attempt(assignment, around, handler.resources, loaded.traces)
+            with _proved(assignment, proof_keeper(store.workflows)):
+                answer = await self._attempt(assignment, around, handler.resources, loaded.traces)
             self._pipe.answer(answer)
 
     def report_unable(self, error: BaseException) -> None:
@@ -230,6 +232,19 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
         is_final = isinstance(error, Exception) and is_retryable is not None and not is_retryable(error)
         outcome = as_failure(error) if is_final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))
+
+
+@contextmanager
+def _proved(assignment: Assignment, proofs: ProofKeeper | None) -> Iterator[None]:
+    """Let the job record steps in a store that needs a proof of the lease."""
+    if assignment.proof is None or proofs is None:
+        yield
+        return
+    proofs.keep_proof(assignment.lease, assignment.proof)
+    try:
+        yield
+    finally:
+        proofs.drop_proof(assignment.lease)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import Lease, Pair, Unreadable
+from stowhand.jobs.lease import JobId, Lease, Pair, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict, batch_with_max_attempts
@@ -155,27 +155,38 @@ class HeldProofs:
 
     def __init__(self) -> None:
         self._held: dict[Pair, str] = {}
+        self._newest: dict[JobId, Lease] = {}
+        """The held lease of each job."""
         self._ended: OrderedDict[Pair, str] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, claimed_records: Sequence[ClaimedRecord]) -> None:
-        """Keep the proofs of the records that a claim returned."""
+    def keep(self, proofs: Iterable[ClaimedRecord | Proof]) -> None:
+        """Keep the proofs of the records that a claim returned, or that another process has claimed."""
         with self._lock:
-            for record in claimed_records:
-                self._held[record.lease.pair] = record.authorization
+            for proof in proofs:
+                self._held[proof.lease.pair] = proof.authorization
+                self._newest[proof.lease.job_id] = proof.lease
             while len(self._held) > MAX_HELD_PROOFS:
-                del self._held[next(iter(self._held))]
+                pair = next(iter(self._held))
+                del self._held[pair]
+                self._forget(pair)
 
     def of(self, lease: Lease) -> Proof:
         """Return the proof of a lease; an empty one for an unknown lease, which the server reports as lost."""
         pair = lease.pair
         return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
 
+    def of_job(self, job_id: JobId) -> Proof | None:
+        """Return the proof of the held lease of a job."""
+        lease = self._newest.get(job_id)
+        return None if lease is None else self.of(lease)
+
     def end(self, pairs: Iterable[Pair]) -> None:
         """Note that leases are settled, returned, or lost."""
         with self._lock:
             for pair in pairs:
                 authorization = self._held.pop(pair, None)
+                self._forget(pair)
                 if authorization is not None:
                     self._ended[pair] = authorization
             while len(self._ended) > MAX_ENDED_PROOFS:
@@ -184,6 +195,11 @@ class HeldProofs:
     def end_token(self, token: str) -> None:
         """Note that every lease of this claim token has ended."""
         self.end([pair for pair in tuple(self._held) if pair[1] == token])
+
+    def _forget(self, pair: Pair) -> None:
+        lease = self._newest.get(pair[0])
+        if lease is not None and lease.pair == pair:
+            del self._newest[pair[0]]
 
     def __len__(self) -> int:
         return len(self._held)

@@ -27,6 +27,7 @@ from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.jobs import HttpJobs, HttpResults
 from stowhand.remote.client.options import HttpOptions, base_url_of
+from stowhand.remote.client.workflows import HttpWorkflows
 from stowhand.remote.wire import DUE_VERB, MAX_WAIT_SECONDS, TERMS_VERB, DueRequest, TermsReply
 
 MAX_OPEN_ATTEMPTS = 5
@@ -40,7 +41,7 @@ class HttpStore:
     for a token that would be sent unencrypted.
     """
 
-    transactions = settings = connections = workflows = None
+    transactions = settings = connections = None
     """Parts that a lent store does not have."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
@@ -57,6 +58,7 @@ class HttpStore:
         self.capabilities = Capabilities(rations=True, lent=True, has_queues=True, absent=_absent(self._base))
         self.jobs = HttpJobs(self._http, self._options)
         self.results = HttpResults(self._http)
+        self.workflows = HttpWorkflows(self._http, self._proofs)
         self.notices = Notices()
         """Unused: replies to polls report wake-ups (``is_listening``), and the server logs the store's warnings."""
         self._terms_reply: TermsReply | None = None
@@ -196,7 +198,7 @@ def _absent(address: str) -> dict[str, str]:
         f"not over HTTP; {address} only lends its jobs to workers."
         " Use a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
     )
-    return dict.fromkeys(set(PART_NAMES) - {"jobs", "notices", "results"}, refusal)
+    return dict.fromkeys(set(PART_NAMES) - {"jobs", "notices", "results", "workflows"}, refusal)
 
 
 def _terms_of(terms_reply: TermsReply) -> Terms | None:

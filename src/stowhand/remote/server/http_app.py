@@ -41,9 +41,13 @@ from stowhand.remote.server.wake_broadcast import LENDER_NAME
 from stowhand.remote.wire import (
     ClaimedRecord,
     ClaimReply,
+    EmitReply,
+    EmitRequest,
     ErrorKind,
     LogReply,
     LogRequest,
+    RecordReply,
+    RecordRequest,
     ReleaseReply,
     ReleaseRequest,
     RemoteClaimRequest,
@@ -130,7 +134,11 @@ class HttpApp:
             (wire.RELEASE_VERB, Call(run=server.release, audit=_audit_release)),
             (wire.TASKS_VERB, Call(run=server.declare_tasks)),
             (wire.LOGS_VERB, Call(run=server.log, audit=_audit_log)),
+            (wire.RECORD_VERB, Call(run=server.workflows.record, audit=_audit_record)),
+            (wire.STEPS_VERB, Call(run=server.workflows.read)),
             (wire.ENQUEUE_VERB, Call(run=server.enqueue, audit=lambda _, enqueued: AuditEntry(enqueued.ids))),
+            (wire.EMIT_VERB, Call(run=server.workflows.emit, audit=_audit_emit)),
+            (wire.EMITTED_VERB, Call(run=server.workflows.is_emitted)),
             (wire.DUE_VERB, Call(run=server.due, waits=True)),
             (wire.ENDS_VERB, Call(run=server.jobs.ends)),
             (wire.JOB_VERB, Call(run=server.jobs.job)),
@@ -356,3 +364,14 @@ def _release_verdict(pair: Pair, reply: ReleaseReply) -> str:
 
 def _audit_log(message: LogRequest, reply: LogReply) -> AuditEntry:
     return AuditEntry([message.proof.lease.job_id], [f"{len(reply.numbers)} added"])
+
+
+def _audit_record(message: RecordRequest, reply: RecordReply) -> AuditEntry:
+    verdicts = ["recorded" if is_held else "unchanged: lost" for is_held in reply.is_held]
+    return AuditEntry([proved.proof.lease.job_id for proved in message.steps], verdicts)
+
+
+def _audit_emit(message: EmitRequest, reply: EmitReply) -> AuditEntry:
+    # Without the event's name: it often contains data, such as the number of an order.
+    job_id = "*" if message.job_id is None else message.job_id
+    return AuditEntry([job_id], ["emitted" if reply.is_first else "unchanged: emitted before"])

@@ -22,13 +22,14 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import RecordedSettlement, RefusedSettlement
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.tokens import Grant
+from stowhand.remote.server.waits import check_wait, check_wait_content
 from stowhand.remote.wire import Difference, SettleReply, SettleRequest
 
 OUTCOMES_BY_STATE = {
     State.COMPLETED: (AttemptOutcome.OK,),
     State.ERRORED: (AttemptOutcome.RETRY,),
     State.FAILED: (AttemptOutcome.FAILED, AttemptOutcome.POISON),
-    State.QUEUED: (AttemptOutcome.SNOOZED,),
+    State.QUEUED: (AttemptOutcome.SNOOZED, AttemptOutcome.WAITING),
     State.CANCELED: (AttemptOutcome.CANCELED,),
 }
 """Outcomes of an attempt, by the state of the job after it."""
@@ -51,6 +52,7 @@ def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settle
         raise malformed(f"{location}.refund: it is true if, and only if, the job is queued again")
     if settlement.holds_limits and settlement.state is not State.QUEUED:
         raise malformed(f"{location}.holds_limits: only a job that is queued again holds the limits of its task")
+    check_wait(location, settlement)
     settlement = _cleaned(settlement)
     try:
         _check_content(grant, settlement)
@@ -79,6 +81,8 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
     for job in settlement.then:
         limits.check(job)
         grant.check_enqueue(job)
+    if settlement.wait is not None:
+        check_wait_content(grant, settlement.wait)
 
 
 def reply_of(request: SettleRequest, results: Sequence[RecordedSettlement]) -> SettleReply:
@@ -95,13 +99,14 @@ def reply_of(request: SettleRequest, results: Sequence[RecordedSettlement]) -> S
 
 
 def _bare(settlement: Settlement) -> Settlement:
-    return msgspec.structs.replace(settlement, result=None, payload=None, then=())
+    return msgspec.structs.replace(settlement, result=None, payload=None, then=(), wait=None)
 
 
 def audit_text(result: RecordedSettlement) -> str:
     """Return the audit's text for one settlement. It contains no data of the handler."""
     if result.settlement is None:
         return f"unchanged: {result.verdict.value}"
-    following = len(result.settlement.then)
+    wait = result.settlement.wait
+    following = len(result.settlement.then) + (0 if wait is None else len(wait.children))
     enqueued = f", {following} enqueued" if following else ""
     return f"{result.settlement.state.value}: {result.verdict.value}{enqueued}"

@@ -33,6 +33,7 @@ from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.remote.server.settlements import check_settlement
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.tokens import Grant
+from stowhand.remote.server.workflow_server import WorkflowServer
 from stowhand.remote.wire import (
     EnqueueReply,
     EnqueueRequest,
@@ -106,6 +107,7 @@ class StoreServer:
         self._on_lease = on_lease
         self.due = claims.due
         self.jobs = JobReader(shared_store)
+        self.workflows = WorkflowServer(shared_store, proofs)
 
     async def claim(self, grant: Grant, request: RemoteClaimRequest) -> list[EncodedClaim]:
         """Claim records. Raises Refused for a claim token that was already used."""
@@ -163,6 +165,8 @@ class StoreServer:
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, proved in enumerate(request.batch):
             checked = check_settlement(grant, place, proved.settlement)
+            if proved.settlement.wait is not None and self._store.workflows is None:
+                checked = RefusedSettlement("the lent store keeps no workflows, so its jobs cannot wait")
             if (lease := self._proofs.verified_lease(grant, proved.proof)) is None:
                 continue
             if not isinstance(checked, RefusedSettlement) and checked.then:

@@ -22,7 +22,7 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.remote.server.refusals import forbidden, missing_scope, outside_limit
 from stowhand.remote.wire import Scope
@@ -123,6 +123,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     def sees(self, job: Job) -> bool:
         """Return whether the job is within the token's tasks, queues and serial keys."""
         return self.covers(job.task, job.queue) and (self.serials is None or job.serial in self.serials)
+
+    def runs(self, job: Job) -> bool:
+        """Return whether a worker of this token runs the job."""
+        return job.state is State.PROCESSING and (not self.id or (job.worker or "").endswith(f"@{self.id}"))
 
     def covers(self, task: str, queue: str) -> bool:
         """Return whether the token allows this task and this queue."""
