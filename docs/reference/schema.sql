@@ -1610,8 +1610,10 @@ begin
   -- While no job has a parent, this query is the only cost of children.
   if not exists (select from "stowhand".live j where j.parent_id is not null) then return; end if;
   select array_agg(p.parent_id), array_agg(p.parent_step) into _parents, _names from (
-    select distinct j.parent_id, j.parent_step from "stowhand".live j
-    where j.id = any(_ids) and j.parent_id is not null order by 1, 2) p;
+    select distinct j.parent_id, j.parent_step
+    from unnest(_ids) as u(id) cross join lateral (
+      select l.parent_id, l.parent_step from "stowhand".live l where l.id = u.id offset 0) j  -- not by live_children
+    where j.parent_id is not null order by 1, 2) p;
   if _parents is null then return; end if;
   perform from "stowhand".steps s
     where s.place = -1 and (s.job_id, s.name) in (select p.id, p.name from unnest(_parents, _names) as p(id, name))
@@ -1622,9 +1624,8 @@ begin
       select j.parent_id, j.parent_step, j.parent_place, u.value, case when u.value is null then coalesce(u.error, 'canceled') end,
         _at
       from unnest(_ids, _values, _errors) as u(id, value, error) cross join lateral (
-        select l.parent_id, l.parent_step, l.parent_place from "stowhand".live l
-        where l.id = u.id and l.parent_id is not null offset 0) j
-      where exists (
+        select l.parent_id, l.parent_step, l.parent_place from "stowhand".live l where l.id = u.id offset 0) j
+      where j.parent_id is not null and exists (
         select from "stowhand".steps h where h.job_id = j.parent_id and h.name = j.parent_step and h.place = -1)
       on conflict (job_id, name, place) do update set value = excluded.value, error = excluded.error
         where known.value is null
@@ -1759,6 +1760,7 @@ CREATE FUNCTION stowhand.enqueue_children(_parent bigint, _step text, _places in
     AS $$
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+  _are_declared boolean := exists (select from "stowhand".task_queues);
 begin
   perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
   insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue,
@@ -1766,7 +1768,8 @@ begin
   select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-         j.max_resets, nullif(coalesce(j.queue, "stowhand".declared_queue(j.task)), 'default'),
+         j.max_resets,
+         nullif(coalesce(j.queue, case when _are_declared then "stowhand".declared_queue(j.task) end), 'default'),
          _at, _at, _parent, _step, j.place
   from unnest(_places, _tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
     as j(place, task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue);

@@ -22,7 +22,7 @@ from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
 if TYPE_CHECKING:
     from stowhand.tasks.task import ConfiguredTask
-    from stowhand.tasks.workflow import ChildFailed, Failures, StepRecorder, Workflow
+    from stowhand.tasks.workflow import ChildFailed, Children, Failures, StepRecorder, Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -361,8 +361,8 @@ class Context(AttemptContext):
             ChildrenFailed: The child has failed or was canceled. A retry of this job creates it anew.
 
         """
-        job = _job_of("ctx.call", task, args, kwargs)
-        results = await self._workflow().children("ctx.call", name, [job], [_function_of(task)], "raise")
+        child = _child_of_call(task, args, kwargs)
+        results = await self._workflow().children("ctx.call", name, child, "raise")
         return cast("T", results[0])
 
     @overload
@@ -411,8 +411,7 @@ class Context(AttemptContext):
             parts = await ctx.map("pack", pack, [1, 2, 3])
 
         """
-        jobs, functions = _jobs_of_map(task, items)
-        return await self._workflow().children("ctx.map", name, jobs, functions, failures)
+        return await self._workflow().children("ctx.map", name, _children_of_map(task, items), failures)
 
 
 class SyncContext(AttemptContext):
@@ -483,9 +482,8 @@ class SyncContext(AttemptContext):
 
     def call(self, name: str, task: ConfiguredTask[P, T | Raisable], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a task as a child job and return its result, like ``Context.call``."""
-        job = _job_of("ctx.call", task, args, kwargs)
-        functions = [_function_of(task)]
-        results = self._run(lambda workflow: workflow.children("ctx.call", name, [job], functions, "raise"))
+        child = _child_of_call(task, args, kwargs)
+        results = self._run(lambda workflow: workflow.children("ctx.call", name, child, "raise"))
         return cast("T", results[0])
 
     @overload
@@ -516,8 +514,8 @@ class SyncContext(AttemptContext):
         self, name: str, task: object, items: Iterable[object] | None = None, /, *, failures: Failures = "raise"
     ) -> list[Any]:
         """Run a task once for each item, as child jobs, like ``Context.map``."""
-        jobs, functions = _jobs_of_map(task, items)
-        return self._run(lambda workflow: workflow.children("ctx.map", name, jobs, functions, failures))
+        children = _children_of_map(task, items)
+        return self._run(lambda workflow: workflow.children("ctx.map", name, children, failures))
 
     def _run(self, call: Callable[[Workflow], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the worker's loop and wait for it."""
@@ -541,19 +539,30 @@ def _function_of(task: object) -> Callable[..., Any] | None:
     return None if definition is None else definition.function
 
 
-def _jobs_of_map(task: object, items: Iterable[object] | None) -> tuple[list[NewJob], list[Callable[..., Any] | None]]:
-    """Return the jobs of ``ctx.map``, and the functions by whose annotations their results are read."""
+def _child_of_call(task: ConfiguredTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Children:
+    from stowhand.tasks.workflow import Children
+
+    job = _job_of("ctx.call", task, args, kwargs)
+    return Children(1, lambda place: job, _function_of(task))
+
+
+def _children_of_map(task: object, items: Iterable[object] | None) -> Children:
+    from stowhand.tasks.workflow import Children
+
     if items is not None:
-        jobs = [_job_of("ctx.map", cast("ConfiguredTask[..., Any]", task), (item,), {}) for item in items]
-        return jobs, [_function_of(task)] * len(jobs)
+        arguments = list(items)
+        return Children(
+            len(arguments),
+            lambda place: _job_of("ctx.map", cast("ConfiguredTask[..., Any]", task), (arguments[place],), {}),
+            _function_of(task),
+        )
     if not isinstance(task, Iterable):
         raise Misuse(f"ctx.map: got {a_type(task)} without items; use a task and items, or a list of jobs")
-    jobs = []
-    for job in task:
+    jobs = list(task)
+    for job in jobs:
         if not isinstance(job, NewJob):
             raise Misuse(f"ctx.map: got {a_type(job)} in the list of jobs; use task.new_job(…)")
-        jobs.append(job)
-    return jobs, [None] * len(jobs)
+    return Children(len(jobs), jobs.__getitem__)
 
 
 class Helpers:

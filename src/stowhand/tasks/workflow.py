@@ -84,6 +84,16 @@ class ChildrenFailed(Exception):
         self.failures = tuple(failures)
 
 
+class Children(msgspec.Struct, frozen=True):
+    """The children that a workflow asks for. A later attempt needs their number, and only seldom their jobs."""
+
+    size: int
+    job: Callable[[int], NewJob]
+    """Returns the job at a place."""
+    function: Callable[..., Any] | None = None
+    """The function by whose annotation their results are read; ``None``: plain JSON values."""
+
+
 class StepRecorder:
     """Reads and records the steps of all attempts of one handler. Steps that end at the same time share a commit."""
 
@@ -222,14 +232,7 @@ class Workflow:
 
     # -- children --------------------------------------------------------------------------------
 
-    async def children(
-        self,
-        call: str,
-        name: str,
-        jobs: Sequence[NewJob],
-        functions: Sequence[Callable[..., Any] | None],
-        failures: str,
-    ) -> list[Any]:
+    async def children(self, call: str, name: str, children: Children, failures: str) -> list[Any]:
         """Return the results of child jobs, in their order. Raises ChildrenFailed, or WaitRequested."""
         if failures not in ("raise", "collect"):
             raise Misuse(f"{call}: failures: got {failures!r}; use 'raise' or 'collect'")
@@ -237,13 +240,15 @@ class Workflow:
         recorded = await self._recorded(name)
         header = recorded.get(STEP_OF_CHILDREN)
         if header is None:
-            raise self._request_children(call, name, len(jobs), self._checked(call, jobs), tuple(range(len(jobs))), 0)
+            places = tuple(range(children.size))
+            jobs = self._checked(call, map(children.job, places))
+            raise self._request_children(call, name, children.size, jobs, places, 0)
         note = _ChildrenNote.read(header.value)
         if header.remaining:
             raise self._request_children(call, name, note.size, (), (), max(note.attempts, 0))
-        if note.size != len(jobs):
+        if note.size != children.size:
             raise Misuse(
-                f"{call}: step {name!r} has created {note.size} children, and this attempt asks for {len(jobs)};"
+                f"{call}: step {name!r} has created {note.size} children, and this attempt asks for {children.size};"
                 " rename the step to create others"
             )
         failed = [
@@ -256,11 +261,11 @@ class Workflow:
                 raise ChildrenFailed(name, failed, note.size)
             # This is a retry of the workflow: create the failed children anew. The attempts stay, so that they run out.
             places = tuple(failure.place for failure in failed)
-            again = self._checked(call, [jobs[place] for place in places])
+            again = self._checked(call, map(children.job, places))
             raise self._request_children(call, name, note.size, again, places, self._attempt.attempt - 1)
         errors = {failure.place: failure for failure in failed}
         return [
-            errors[place] if place in errors else _read_child(functions[place], recorded[place].value)
+            errors[place] if place in errors else _read_child(children.function, recorded[place].value)
             for place in range(note.size)
         ]
 
