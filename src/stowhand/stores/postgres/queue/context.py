@@ -213,6 +213,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "schema_text": quote_text(schema),
         "schema_name": quote_text(quoted),
         "live_text": quote_text(f"{quoted}.live"),
+        "turns_text": quote_text(f"{quoted}.turns"),
         "sequence_text": quote_text(f"{quoted}.live_id_seq"),
         "history_text": quote_text(f"{quoted}.history"),
         "tries_text": quote_text(f"{quoted}.tries"),
