@@ -298,17 +298,7 @@ def check_changes(name: str, changes: LimitValues) -> None:
     """Check the values of an override, of which a concurrency may be 0. Raises InvalidJob."""
     if changes == LimitValues():
         raise InvalidJob(f"limit {name!r}: no value is given; use a concurrency, a rate or a burst")
-    try:
-        for own in (changes, changes.of_keys()):
-            if own.concurrency is not None and own.concurrency != 0:
-                Concurrency(own.concurrency)
-            Rate(
-                1 if own.rate is None else own.rate,
-                1.0 if own.rate_seconds is None else own.rate_seconds,
-                burst=1 if own.burst is None else own.burst,
-            )
-    except ConfigurationError as error:
-        raise InvalidJob(f"limit {name!r}: {error}") from None
+    _check_each(name, changes, LimitValues(rate=1, rate_seconds=1.0), least_concurrency=0)
 
 
 def unknown_limit(name: str) -> InvalidJob:
@@ -331,15 +321,23 @@ def refuse_undeclared(name: str, declared: LimitValues, changes: LimitValues) ->
 def check_values(name: str, values: LimitValues) -> LimitValues:
     """Return the values of a limit if a task could declare them. Raises InvalidJob."""
     limits.check_name("limit", name, limits.MAX_TASK_CHARACTERS)
+    _check_each(name, values, LimitValues(rate=0, rate_seconds=0.0), least_concurrency=1)
+    return values
+
+
+def _check_each(name: str, values: LimitValues, absent: LimitValues, *, least_concurrency: int) -> None:
+    """Raise InvalidJob if a value is out of range. ``absent``: the values of a rate in place of those that are None."""
     try:
         for own in (values, values.of_keys()):
-            if own.concurrency is not None:
+            if own.concurrency is not None and own.concurrency != least_concurrency:
                 Concurrency(own.concurrency)
             if own.has_rate:
-                Rate(own.rate or 0, own.rate_seconds or 0.0, burst=own.burst or 1)
+                rate = overridden(absent, own)
+                assert rate.rate is not None
+                assert rate.rate_seconds is not None
+                Rate(rate.rate, rate.rate_seconds, burst=1 if rate.burst is None else rate.burst)
     except ConfigurationError as error:
         raise InvalidJob(f"limit {name!r}: {error}") from None
-    return values
 
 
 def next_start(values: LimitValues, stored: float | None, now: float) -> float:
@@ -349,16 +347,18 @@ def next_start(values: LimitValues, stored: float | None, now: float) -> float:
     most ``burst`` intervals and a delay ahead, unless the clock was set back or the limit was changed: then it is
     ignored.
     """
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
-        return now
-    return max(stored, now)
+    return now if stored is None or _is_ignored(values, stored, now) else max(stored, now)
 
 
 def closed_until(values: LimitValues, stored: float | None, now: float) -> float:
     """Return the time at which a rate lets, or has let, the next job start; 0 if it has not been closed."""
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
+    if stored is None or _is_ignored(values, stored, now):
         return 0.0
     return stored - ((values.burst or 1) - 1) * _interval(values)
+
+
+def _is_ignored(values: LimitValues, stored: float, now: float) -> bool:
+    return stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS
 
 
 def starts_allowed(values: LimitValues, stored: float | None, now: float) -> int:
