@@ -459,9 +459,7 @@ begin
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join "stowhand".limits l on l.name = n.name
-      cross join lateral (
-        select count(*)::int as used from "stowhand".live j
-        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+      cross join lateral (select count(*)::int as used from "stowhand".used_slots(n.name)) u;
   if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
     -- All jobs are of one task, which is usual in a large batch.
     select t.* into _one from "stowhand".task_limits t where t.task = _tasks[1];
@@ -523,6 +521,8 @@ declare
   _locked text[];
   _rooms int[];
   _parked bigint[];
+  _parked_names text[];
+  _firsts "stowhand".place[];
 begin
   ids := _picked; is_changed := false;
   if not exists (select from "stowhand".task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
@@ -548,14 +548,16 @@ begin
       array_agg(n.id) filter (where n.number > _rooms[n.k])
     into keyed, names, _parked from numbered n;
   if _parked is not null then
-    update "stowhand".limit_keys q set absorbed = true
-      where not q.absorbed and q.name = any(array(
-        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
-    update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
-    -- Keys that are open, or open by themselves, need a hint. An open one needs it because `admit` may refuse its kept
-    -- jobs, and then no claim of them computes the hint.
-    perform "stowhand".refresh_hint(n.name, _at) from unnest(_locked) as n(name)
-      where ("stowhand".key_opens_at(n.name, _at) = 'infinity') is not true;
+    with parked as (
+      update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked)
+        returning l.id, l.serial, l.priority, l.run_at
+    ), first as (
+      select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::"stowhand".place as place
+      from parked p order by p.serial, p.priority, p.run_at, p.id
+    )
+    select array_agg(f.serial), array_agg(f.place) into _parked_names, _firsts from first f;
+    -- An open key needs a hint because `admit` may refuse its kept jobs, and then no claim of them computes the hint.
+    perform "stowhand".hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
   ids := array(
@@ -1232,9 +1234,7 @@ CREATE FUNCTION stowhand.closed_tasks(_at timestamp with time zone) RETURNS TABL
     AS $$
   with state as materialized (
     select l.name, l.held_until,
-      case when l.concurrency <= (
-          select count(*) from "stowhand".live j
-          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+      case when l.concurrency <= (select count(*) from "stowhand".used_slots(l.name))
         then 'infinity'::timestamptz end as slot_at,
       "stowhand".rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from "stowhand".limits l
@@ -2362,15 +2362,29 @@ end $$;
 CREATE FUNCTION stowhand.free_slots(_name text, _count integer) RETURNS integer[]
     LANGUAGE sql STABLE
     AS $$
-  with used as materialized (
-    select j.limit_slot as slot from "stowhand".live j
-    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
-  )
+  with used as materialized (select u.slot from "stowhand".used_slots(_name) u)
   select array(
     select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
     except select u.slot from used u
     order by 1 limit _count)
 $$;
+
+CREATE FUNCTION stowhand.hint_parked(_names text[], _firsts stowhand.place[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update "stowhand".limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
+  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
+  update "stowhand".limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
+    from (
+      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
+        cross join lateral "stowhand".key_states(array[f.name], _at) s
+        cross join lateral (select "stowhand".key_place(
+          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::"stowhand".place, _at) as place offset 0) h
+      where s.slots > 0) p
+    where q.name = p.name and (q.hint_id is null
+      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+end $$;
 
 CREATE FUNCTION stowhand.hold_limits(_tasks text[], _names text[], _seconds double precision[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -2996,17 +3010,7 @@ begin
   )
   select (select array_agg(p.id) from parked p where p.absorbed), array_agg(f.serial), array_agg(f.place)
     into _parked, _names, _firsts from first f;
-  update "stowhand".limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
-  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
-  update "stowhand".limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
-    from (
-      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
-        cross join lateral "stowhand".key_states(array[f.name], _at) s
-        cross join lateral (select "stowhand".key_place(
-          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::"stowhand".place, _at) as place offset 0) h
-      where s.slots > 0) p
-    where q.name = p.name and (q.hint_id is null
-      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+  perform "stowhand".hint_parked(_names, _firsts, _at);
   return array(select a.id from unnest(_all) as a(id) where a.id = any(_parked) is not true);
 end $$;
 
@@ -3014,7 +3018,7 @@ CREATE FUNCTION stowhand.park_due(_tasks text[], _queues text[], _excluded text[
     LANGUAGE plpgsql
     AS $$
 declare
-  _most constant int := 500;
+  _most constant int := 400;
   _ids bigint[] := "stowhand".pick_free(_most, _tasks, null, _queues, _excluded, _at, null, null, null);
 begin
   if cardinality(_ids) > 0 then perform "stowhand".park(_ids, _at); end if;
@@ -3279,7 +3283,7 @@ begin
           select j.id, j.task from "stowhand".live j
           where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
             and j.priority = _place.priority and j.run_at <= _at and (j.run_at, j.id) >= (_place.run_at, _place.id)
-          order by j.priority, j.run_at, j.id limit 500) s
+          order by j.priority, j.run_at, j.id limit 400) s
         where s.task = any(_fair) and s.id <> all(_unparked)), _at);
       select _place.priority as priority, _place.run_at as run_at, _place.id - 1 as id into _place;
       unfinished := cardinality(heads) = 0 and clock_timestamp() > _began + interval '250 milliseconds';
@@ -3945,6 +3949,7 @@ CREATE FUNCTION stowhand.reset_limit(limit_name text) RETURNS boolean
     AS $$
 declare
   _changed boolean;
+  _held text[];
 begin
   -- A worker that starts may declare the limit at this moment.
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
@@ -3954,6 +3959,11 @@ begin
   update "stowhand".limits l set override = '{}', held_until = null
     where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
   _changed := found;
+  _held := array(
+    select q.name from "stowhand".limit_keys q
+    where starts_with(q.name, limit_name || E'\t') and q.held_until is not null order by q.name for update);
+  update "stowhand".limit_keys q set held_until = null where q.name = any(_held);
+  _changed := _changed or cardinality(_held) > 0;
   delete from "stowhand".limits l
     where l.name = limit_name and not exists (
       select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
@@ -4606,6 +4616,13 @@ begin
                order by t.place);
 end $$;
 
+CREATE FUNCTION stowhand.used_slots(_name text) RETURNS TABLE(slot integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select j.limit_slot from "stowhand".live j
+  where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+$$;
+
 CREATE FUNCTION stowhand.waiting_tasks() RETURNS text[]
     LANGUAGE sql STABLE
     AS $$
@@ -4657,9 +4674,7 @@ begin
   if exists (
     select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
       join "stowhand".limits l on l.name = f.name
-      cross join lateral (
-        select count(*) as used from "stowhand".live j
-        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      cross join lateral (select count(*) as used from "stowhand".used_slots(f.name)) u
       join "stowhand".task_limits t on t.concurrency = f.name
     where u.used + f.freed >= l.concurrency and "stowhand".earliest_due(array[t.task], null, null, _at) <= _at)
   then

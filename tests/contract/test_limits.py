@@ -827,6 +827,19 @@ async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
 
 
 @operated
+async def test_a_reset_ends_the_hold_of_a_key(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=5), other=keyed(concurrency=5))
+    for task in ("t", "other"):
+        lease = await harness.start(task, payload='{"customer": "a"}')
+        await harness.settle(lease, judged(RateLimited(30)))
+        await harness.add(task, payload='{"customer": "a"}')
+    assert await harness.claim(100) == []
+    assert await harness.store.operate.reset_limit("t") == LimitChange("t", changed=True)
+    assert await harness.store.operate.reset_limit("t") == LimitChange("t", changed=False)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+@operated
 async def test_one_key_of_a_limit_is_paused(harness: StoreHarness) -> None:
     await declare(harness, t=keyed(concurrency=2))
     await add_for(harness, "a", 3)

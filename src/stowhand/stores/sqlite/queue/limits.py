@@ -297,9 +297,15 @@ def set_override(tx: Transaction, name: str, changes: LimitValues) -> bool:
 
 
 def reset(tx: Transaction, name: str) -> bool:
-    """Remove the override of a limit, and end its hold. Return whether there was one. Raises InvalidJob."""
+    """Remove the override of a limit, and end its hold and those of its keys.
+
+    Return whether there was one. Raises InvalidJob.
+    """
     _find(tx, name)
     has_changed = tx.run("reset_limit", name=name).rowcount > 0
+    if tx.run("end_holds", name=name).rowcount > 0:
+        tx.run("recheck_keys", name=name)
+        has_changed = True
     tx.run("clear_limits")
     return has_changed
 

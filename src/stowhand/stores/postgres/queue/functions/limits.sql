@@ -53,14 +53,19 @@ language sql immutable as $$
     - (coalesce(_burst, 1) - 1) * _seconds / _rate * interval '1 second'
 $$;
 
+-- Return the slots in use of a concurrency limit. PostgreSQL expands such a function in a FROM clause.
+create or replace function {schema}.used_slots(_name text) returns table (slot int)
+language sql stable as $$
+  select j.limit_slot from {schema}.live j
+  where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+$$;
+
 -- Return the tasks of which no job may start now, and the time from which one may; infinity: when a job ends.
 create or replace function {schema}.closed_tasks(_at timestamptz) returns table (task text, opens_at timestamptz)
 language sql stable as $$
   with state as materialized (
     select l.name, l.held_until,
-      case when l.concurrency <= (
-          select count(*) from {schema}.live j
-          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+      case when l.concurrency <= (select count(*) from {schema}.used_slots(l.name))
         then 'infinity'::timestamptz end as slot_at,
       {schema}.rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from {schema}.limits l
@@ -94,10 +99,7 @@ $$;
 -- Return this many free slots of a limit, the lowest numbers first.
 create or replace function {schema}.free_slots(_name text, _count int) returns int[]
 language sql stable as $$
-  with used as materialized (
-    select j.limit_slot as slot from {schema}.live j
-    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
-  )
+  with used as materialized (select u.slot from {schema}.used_slots(_name) u)
   select array(
     select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
     except select u.slot from used u
@@ -140,9 +142,7 @@ begin
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join {schema}.limits l on l.name = n.name
-      cross join lateral (
-        select count(*)::int as used from {schema}.live j
-        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+      cross join lateral (select count(*)::int as used from {schema}.used_slots(n.name)) u;
   if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
     -- All jobs are of one task, which is usual in a large batch.
     select t.* into _one from {schema}.task_limits t where t.task = _tasks[1];
@@ -297,6 +297,23 @@ begin
     select q.name from {schema}.limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 end $$;
 
+-- Leave hints for keys whose jobs have just been parked. `_firsts`: the first parked job of each key.
+create or replace function {schema}.hint_parked(_names text[], _firsts {schema}.place[], _at timestamptz) returns void
+language plpgsql as $$
+begin
+  update {schema}.limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
+  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
+  update {schema}.limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
+    from (
+      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
+        cross join lateral {schema}.key_states(array[f.name], _at) s
+        cross join lateral (select {schema}.key_place(
+          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::{schema}.place, _at) as place offset 0) h
+      where s.slots > 0) p
+    where q.name = p.name and (q.hint_id is null
+      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+end $$;
+
 -- For picked jobs of limits with keys that have no key yet: keep as many of each key as may start now, and park the
 -- others. `keyed` and `names`: the kept ones and their keys. `is_changed`: jobs were parked, or a key was locked, so the
 -- caller claims again if no job is left. `_tasks`: the tasks of the picked jobs, in their order. `_held`: the keys of picked
@@ -311,6 +328,8 @@ declare
   _locked text[];
   _rooms int[];
   _parked bigint[];
+  _parked_names text[];
+  _firsts {schema}.place[];
 begin
   ids := _picked; is_changed := false;
   if not exists (select from {schema}.task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
@@ -336,14 +355,16 @@ begin
       array_agg(n.id) filter (where n.number > _rooms[n.k])
     into keyed, names, _parked from numbered n;
   if _parked is not null then
-    update {schema}.limit_keys q set absorbed = true
-      where not q.absorbed and q.name = any(array(
-        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
-    update {schema}.live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
-    -- Keys that are open, or open by themselves, need a hint. An open one needs it because `admit` may refuse its kept
-    -- jobs, and then no claim of them computes the hint.
-    perform {schema}.refresh_hint(n.name, _at) from unnest(_locked) as n(name)
-      where ({schema}.key_opens_at(n.name, _at) = 'infinity') is not true;
+    with parked as (
+      update {schema}.live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked)
+        returning l.id, l.serial, l.priority, l.run_at
+    ), first as (
+      select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::{schema}.place as place
+      from parked p order by p.serial, p.priority, p.run_at, p.id
+    )
+    select array_agg(f.serial), array_agg(f.place) into _parked_names, _firsts from first f;
+    -- An open key needs a hint because `admit` may refuse its kept jobs, and then no claim of them computes the hint.
+    perform {schema}.hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
   ids := array(
@@ -382,17 +403,7 @@ begin
   )
   select (select array_agg(p.id) from parked p where p.absorbed), array_agg(f.serial), array_agg(f.place)
     into _parked, _names, _firsts from first f;
-  update {schema}.limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
-  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
-  update {schema}.limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
-    from (
-      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
-        cross join lateral {schema}.key_states(array[f.name], _at) s
-        cross join lateral (select {schema}.key_place(
-          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::{schema}.place, _at) as place offset 0) h
-      where s.slots > 0) p
-    where q.name = p.name and (q.hint_id is null
-      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+  perform {schema}.hint_parked(_names, _firsts, _at);
   return array(select a.id from unnest(_all) as a(id) where a.id = any(_parked) is not true);
 end $$;
 
@@ -400,7 +411,7 @@ end $$;
 create or replace function {schema}.park_due(_tasks text[], _queues text[], _excluded text[], _at timestamptz) returns boolean
 language plpgsql as $$
 declare
-  _most constant int := 500;
+  _most constant int := 400;
   _ids bigint[] := {schema}.pick_free(_most, _tasks, null, _queues, _excluded, _at, null, null, null);
 begin
   if cardinality(_ids) > 0 then perform {schema}.park(_ids, _at); end if;
@@ -483,9 +494,7 @@ begin
   if exists (
     select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
       join {schema}.limits l on l.name = f.name
-      cross join lateral (
-        select count(*) as used from {schema}.live j
-        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      cross join lateral (select count(*) as used from {schema}.used_slots(f.name)) u
       join {schema}.task_limits t on t.concurrency = f.name
     where u.used + f.freed >= l.concurrency and {schema}.earliest_due(array[t.task], null, null, _at) <= _at)
   then
@@ -618,11 +627,12 @@ begin
   return true;
 end $$;
 
--- Remove the override of a limit, and end its hold. Return true if there was one. A limit without tasks is removed.
+-- Remove the override of a limit, and end its hold and those of its keys. Return true if there was one. A limit without tasks is removed.
 create or replace function {schema}.reset_limit(limit_name text) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _changed boolean;
+  _held text[];
 begin
   -- A worker that starts may declare the limit at this moment.
   perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
@@ -632,6 +642,11 @@ begin
   update {schema}.limits l set override = '{}', held_until = null
     where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
   _changed := found;
+  _held := array(
+    select q.name from {schema}.limit_keys q
+    where starts_with(q.name, limit_name || E'\t') and q.held_until is not null order by q.name for update);
+  update {schema}.limit_keys q set held_until = null where q.name = any(_held);
+  _changed := _changed or cardinality(_held) > 0;
   delete from {schema}.limits l
     where l.name = limit_name and not exists (
       select from {schema}.task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));

@@ -380,7 +380,7 @@ begin
           select j.id, j.task from {schema}.live j
           where {scout}
             and j.priority = _place.priority and j.run_at <= _at and (j.run_at, j.id) >= (_place.run_at, _place.id)
-          order by j.priority, j.run_at, j.id limit 500) s
+          order by j.priority, j.run_at, j.id limit 400) s
         where s.task = any(_fair) and s.id <> all(_unparked)), _at);
       select _place.priority as priority, _place.run_at as run_at, _place.id - 1 as id into _place;
       unfinished := cardinality(heads) = 0 and clock_timestamp() > _began + interval '250 milliseconds';

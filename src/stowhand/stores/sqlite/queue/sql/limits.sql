@@ -49,6 +49,10 @@ ON CONFLICT (name) DO UPDATE SET held_until = max(coalesce(held_until, excluded.
 -- name: recheck_heads
 UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = :name
 
+-- name: end_holds
+UPDATE stowhand_limit_keys SET held_until = NULL
+WHERE held_until IS NOT NULL AND substr(name, 1, length(:name) + 1) = :name || char(9)
+
 -- name: recheck_keys
 -- Computes the heads of all keys of a limit anew.
 UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE substr(serial, 1, length(:name) + 1) = :name || char(9)
