@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide a module
 
-from benchmarks.serial import FIGURES, Figures, count, drained, processor, server_time  # noqa: E402
+from benchmarks.serial import DRAIN, FIGURES, Figures, count, drained, processor, server_time, start_workers, tell  # noqa: E402
 from stowhand.jobs.job import NewJob  # noqa: E402
 from stowhand.jobs.task_limits import LimitValues, TaskDeclarations, TaskLimits  # noqa: E402
 from stowhand.protocols.operator import WorkerList  # noqa: E402
@@ -61,16 +61,6 @@ async def fill(jobs: int) -> None:
     await app.open(install=True)
     async with app:
         await app.enqueue_many(tick.new_job(n % 100) for n in range(jobs))
-
-async def drain(concurrency: int) -> None:
-    async with app:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        worker = app.worker(concurrency=concurrency)
-        asyncio.get_running_loop().add_reader(sys.stdin, worker.stop)
-        await worker.run()
-
-asyncio.run({"fill": fill, "drain": drain}[sys.argv[1]](*map(int, sys.argv[2:])))
 """
 CLAIM = "select id from stowhand.claim('w', %s, 100, 600, null, null, false)"
 CASES = ("plain", "beside limits", "never binds", "never binds, keys")
@@ -82,7 +72,7 @@ class Program:
     def __init__(self, server: PostgresServer, case: str, jobs: int, *, seconds: float = 0.0) -> None:
         self._server = server
         self.url = server.create_database()
-        self._command = [sys.executable, "-c", WORKER]
+        self._command = [sys.executable, "-c", WORKER + DRAIN]
         self._environment = os.environ | {
             "LIMITS_URL": self.url,
             "LIMITS_CASE": case,
@@ -92,38 +82,19 @@ class Program:
         }
         subprocess.run([*self._command, "fill", str(jobs)], env=self._environment, check=True)
 
-    def start(self, stack: ExitStack, concurrency: int) -> subprocess.Popen[str]:
-        """Start a worker that waits for a line on its input."""
-        worker = stack.enter_context(
-            subprocess.Popen(
-                [*self._command, "drain", str(concurrency)],
-                env=self._environment,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-        assert worker.stdout is not None
-        worker.stdout.readline()
-        return worker
-
-
-def tell(worker: subprocess.Popen[str]) -> None:
-    """Let a worker go on."""
-    assert worker.stdin is not None
-    worker.stdin.write("\n")
-    worker.stdin.flush()
+    def start(self, stack: ExitStack, number: int, concurrency: int) -> list[subprocess.Popen[str]]:
+        """Start workers that wait for a line on their input."""
+        return start_workers(stack, [*self._command, "drain", str(concurrency)], self._environment, number)
 
 
 def measure_drain(server: PostgresServer, case: str, jobs: int) -> Figures:
     """Fill and drain a new database with one process."""
     program = Program(server, case, jobs)
     with ExitStack() as stack:
-        worker = program.start(stack, 100)
+        (worker,) = program.start(stack, 1, 100)
         before, spent, server_spent = count(server, program.url), processor(worker), server_time(server)
         began = time.perf_counter()
-        tell(worker)
+        tell([worker])
         took = drained(program.url, began)
         spent, server_spent = processor(worker) - spent, server_time(server) - server_spent
         worker.communicate("\n")
@@ -139,9 +110,8 @@ def measure_use(server: PostgresServer, seconds: float) -> tuple[float, float]:
     jobs = max(int(10 * 12 / seconds / 4), 120)
     program = Program(server, "use", jobs, seconds=seconds)
     with ExitStack() as stack:
-        workers = [program.start(stack, 10) for _ in range(2)]
-        for worker in workers:
-            tell(worker)
+        workers = program.start(stack, 2, 10)
+        tell(workers)
         drained(program.url, time.perf_counter())
         lines = [line for worker in workers for line in worker.communicate("\n")[0].splitlines()]
     runs = sorted(tuple(map(float, line.split())) for line in lines)

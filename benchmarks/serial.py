@@ -13,9 +13,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import psutil
@@ -42,6 +43,8 @@ async def fill(serials: int, jobs: int) -> None:
     async with app:
         await app.enqueue_many(tick.options(serial=f"serial-{n % serials}").new_job(n) for n in range(jobs))
 
+"""
+DRAIN = """
 async def drain(concurrency: int) -> None:
     async with app:
         print("ready", flush=True)
@@ -52,6 +55,7 @@ async def drain(concurrency: int) -> None:
 
 asyncio.run({"fill": fill, "drain": drain}[sys.argv[1]](*map(int, sys.argv[2:])))
 """
+"""The end of a worker program that has an ``app`` and a function ``fill``."""
 COUNTED = """
 select xact_commit + xact_rollback, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
     (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, (pg_control_checkpoint()).next_multixact_id::text::bigint
@@ -78,33 +82,14 @@ def measure(server: PostgresServer, tree: Path, case: tuple[int, int, int], jobs
     """Fill and drain a new database."""
     serials, processes, concurrency = case
     url = server.create_database()
-    program = [str(tree / ".venv/bin/python"), "-c", WORKER]
+    program = [str(tree / ".venv/bin/python"), "-c", WORKER + DRAIN]
     environment = os.environ | {"SERIAL_URL": url, "STOWHAND_LOG_LEVEL": "error"}
     subprocess.run([*program, "fill", str(serials), str(jobs)], env=environment, check=True, cwd=tree)
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*program, "drain", str(concurrency)],
-                    env=environment,
-                    cwd=tree,
-                    text=True,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                )
-            )
-            for _ in range(processes)
-        ]
-        for worker in workers:
-            assert worker.stdout is not None
-            worker.stdout.readline()
+        workers = start_workers(stack, [*program, "drain", str(concurrency)], environment, processes, cwd=tree)
         before, spent, server_spent = count(server, url), sum(map(processor, workers)), server_time(server)
         began = time.perf_counter()
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("\n")
-            worker.stdin.flush()
+        tell(workers)
         took = drained(url, began)
         spent = sum(map(processor, workers)) - spent
         server_spent = server_time(server) - server_spent
@@ -120,6 +105,29 @@ def measure(server: PostgresServer, tree: Path, case: tuple[int, int, int], jobs
         server_spent / jobs * 1e6,
     )
     return Figures(jobs / took, *per_job)
+
+
+def start_workers(
+    stack: ExitStack, command: list[str], environment: dict[str, str], number: int, *, cwd: Path = ROOT
+) -> list[subprocess.Popen[str]]:
+    """Start worker processes that wait for a line on their input. Wait until all are ready."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    workers = [
+        stack.enter_context(subprocess.Popen(command, env=environment, cwd=cwd, text=True, **pipes))
+        for _ in range(number)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    return workers
+
+
+def tell(workers: Sequence[subprocess.Popen[str]]) -> None:
+    """Let workers go on."""
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
 
 
 def drained(url: str, began: float) -> float:

@@ -465,9 +465,7 @@ begin
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join "stowhand".limits l on l.name = n.name
-      cross join lateral (
-        select count(*)::int as used from "stowhand".live j
-        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+      cross join lateral (select count(*)::int as used from "stowhand".used_slots(n.name)) u;
   if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
     -- All jobs are of one task, which is usual in a large batch.
     select t.* into _one from "stowhand".task_limits t where t.task = _tasks[1];
@@ -529,6 +527,8 @@ declare
   _locked text[];
   _rooms int[];
   _parked bigint[];
+  _parked_names text[];
+  _firsts "stowhand".place[];
 begin
   ids := _picked; is_changed := false;
   if not exists (select from "stowhand".task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
@@ -554,14 +554,16 @@ begin
       array_agg(n.id) filter (where n.number > _rooms[n.k])
     into keyed, names, _parked from numbered n;
   if _parked is not null then
-    update "stowhand".limit_keys q set absorbed = true
-      where not q.absorbed and q.name = any(array(
-        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
-    update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
-    -- Keys that are open, or open by themselves, need a hint. An open one needs it because `admit` may refuse its kept
-    -- jobs, and then no claim of them computes the hint.
-    perform "stowhand".refresh_hint(n.name, _at) from unnest(_locked) as n(name)
-      where ("stowhand".key_opens_at(n.name, _at) = 'infinity') is not true;
+    with parked as (
+      update "stowhand".live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked)
+        returning l.id, l.serial, l.priority, l.run_at
+    ), first as (
+      select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::"stowhand".place as place
+      from parked p order by p.serial, p.priority, p.run_at, p.id
+    )
+    select array_agg(f.serial), array_agg(f.place) into _parked_names, _firsts from first f;
+    -- An open key needs a hint because `admit` may refuse its kept jobs, and then no claim of them computes the hint.
+    perform "stowhand".hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
   ids := array(
@@ -1039,6 +1041,11 @@ declare
   -- While no task has a limit, this query is the only cost of limits.
   _limited_tasks text[] := array(select t.task from "stowhand".task_limits t);
   _is_limited boolean := cardinality(_limited_tasks) > 0 or _rooms is not null;
+  _fair text[];
+  _is_any_fair boolean := false;
+  _free_tasks text[];
+  _without text[];
+  _is_parking boolean := false;
   _task_names text[];
   _admitted record;
   _keyed record;
@@ -1064,6 +1071,26 @@ begin
   if _is_limited then
     _tasks := "stowhand".open_tasks(_tasks, _at);
     if cardinality(_tasks) = 0 then return; end if;
+    select array_agg(t.task) filter (where _tasks is null or t.task = any(_tasks)), count(*) > 0
+      into _fair, _is_any_fair from "stowhand".task_limits t where t.is_fair;
+  end if;
+  _free_tasks := _tasks;
+  if _fair is not null and not _suspects then
+    _is_parking := "stowhand".park_due(_fair, _queues, _excluded, _at);
+    _free_tasks := array(
+      select t.task from unnest(coalesce(_tasks, "stowhand".waiting_tasks())) with ordinality as t(task, place)
+      where t.task <> all(_fair) order by t.place);
+    -- Some keys may have no parked job yet, so no job of these tasks starts: their turns would be missed.
+    if _is_parking then
+      _tasks := _free_tasks;
+      _fair := null;
+    end if;
+  end if;
+  if _is_limited and _tasks is not null then
+    -- Many keys may wait for tasks that this claim leaves out, for example for a full limit of all keys.
+    _without := (select array_agg(n.name) from (
+      select t.key_limit as name from "stowhand".task_limits t where t.key_limit is not null
+      group by t.key_limit having not bool_or(t.task = any(_tasks))) n);
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
@@ -1071,8 +1098,10 @@ begin
       from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _queues, _excluded, _at) p;
     _picked := _in_serials.heads;
   else
-    _picked := "stowhand".pick_free(
-      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+    if _free_tasks is null or cardinality(_free_tasks) > 0 then
+      _picked := "stowhand".pick_free(
+        _limit, _free_tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+    end if;
     -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from "stowhand".live j where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2)
        or exists (select from "stowhand".limit_keys q where q.hint_run_at is not null) then
@@ -1081,11 +1110,13 @@ begin
         select j.priority, j.run_at, j.id into _last from "stowhand".live j where j.id = _picked[_limit];
       end if;
       select p.heads, p.names, p.unfinished into _in_serials from "stowhand".pick_heads(
-        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id) p;
+        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id, _fair, _without) p;
       if cardinality(_in_serials.heads) > 0 then
         _picked := array(
           select j.id from "stowhand".live j where j.id = any(_picked || _in_serials.heads)
-          order by j.priority, j.run_at, j.id limit _limit);
+          order by case when _fair is null or j.serial is null then row(j.priority, j.run_at, j.id)::"stowhand".place
+            else "stowhand".key_place(j.serial, row(j.priority, j.run_at, j.id)::"stowhand".place, _at) end
+          limit _limit);
       elsif _in_serials.unfinished and cardinality(_picked) = 0 then
         id := 0;
         return next;
@@ -1135,10 +1166,6 @@ begin
     end if;
     _admitted := "stowhand".admit(_keyed.ids, _task_names, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
-    if _keyed.keyed is not null then
-      perform "stowhand".refresh_hint(n.name, _at) from (
-        select distinct k.name from unnest(_keyed.keyed, _keyed.names) as k(id, name) where k.id <> all(_picked)) n;
-    end if;
     if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
       perform set_config('synchronous_commit', 'off', true);  -- a job whose parking is lost in a crash is parked again
       id := 0;
@@ -1152,13 +1179,20 @@ begin
         cross join lateral (select l.serial from "stowhand".live l where l.id = p.id offset 0) j
       order by p.place));
   end if;
-  if cardinality(_picked) = 0 then return; end if;
+  if cardinality(_picked) = 0 then
+    if _is_parking or _fair is not null and "stowhand".show_hidden_keys(_at) then
+      perform set_config('synchronous_commit', 'off', true);  -- as above
+      id := 0;
+      return next;
+    end if;
+    return;
+  end if;
 
   return query
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false, 
+        lease_until = _until, started_at = _at, absorbed = false,
         serial = case when j.serial is null and _keyed.keyed is not null then (
           select "stowhand".key_name(t.key_limit, j.payload #>> t.key_path) from "stowhand".task_limits t
           where t.task = j.task and t.key_limit is not null) else j.serial end,
@@ -1173,6 +1207,16 @@ begin
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
   if _is_limited then perform "stowhand".note_starts(_picked, _task_names, _at); end if;
+  if _is_any_fair then
+    -- Keys of one claim have had their turns in its order.
+    update "stowhand".limit_keys q set served_at = _at, turn = s.turn from (
+      select k.serial, nextval('"stowhand".turns') as turn from (
+        select j.serial from unnest(_picked) with ordinality as p(id, place) cross join lateral (
+            select l.task, l.serial from "stowhand".live l where l.id = p.id offset 0) j
+          join "stowhand".task_limits t on t.task = j.task and t.is_fair
+        order by p.place) k) s
+    where q.name = s.serial;
+  end if;
   if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform "stowhand".clear_hints(_in_serials.heads, _picked, _at);
   end if;
@@ -1256,9 +1300,7 @@ CREATE FUNCTION stowhand.closed_tasks(_at timestamp with time zone) RETURNS TABL
     AS $$
   with state as materialized (
     select l.name, l.held_until,
-      case when l.concurrency <= (
-          select count(*) from "stowhand".live j
-          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+      case when l.concurrency <= (select count(*) from "stowhand".used_slots(l.name))
         then 'infinity'::timestamptz end as slot_at,
       "stowhand".rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from "stowhand".limits l
@@ -1468,6 +1510,7 @@ CREATE FUNCTION stowhand.declare_limits(_tasks json, _limits json, _all text[]) 
 declare
   _changed text[];
   _moved text[];
+  _fair text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from "stowhand".limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
@@ -1481,15 +1524,16 @@ begin
     where t.task = any(_all) and t.key_limit is not null and not exists (
       select from json_each(_tasks) d where d.key = t.task and d.value->>'key_limit' = t.key_limit
         and string_to_array(d.value->>'key', '.') = t.key_path);
-  insert into "stowhand".task_limits as known (task, concurrency, rate, key_limit, key_path)
+  select array_agg(t.key_limit) into _fair from "stowhand".task_limits t where t.is_fair;
+  insert into "stowhand".task_limits as known (task, concurrency, rate, key_limit, key_path, is_fair)
     select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
-      string_to_array(d.value->>'key', '.')
+      string_to_array(d.value->>'key', '.'), coalesce((d.value->>'fair')::boolean, false)
     from json_each(_tasks) d
     on conflict (task) do update
       set concurrency = excluded.concurrency, rate = excluded.rate, key_limit = excluded.key_limit,
-        key_path = excluded.key_path
-      where (known.concurrency, known.rate, known.key_limit, known.key_path) is distinct from
-        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
+        key_path = excluded.key_path, is_fair = excluded.is_fair
+      where (known.concurrency, known.rate, known.key_limit, known.key_path, known.is_fair) is distinct from
+        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path, excluded.is_fair);
   delete from "stowhand".task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
   -- A row that a settlement has locked stays until the next declaration.
@@ -1502,6 +1546,8 @@ begin
     perform "stowhand".take_keys(_moved);
     perform "stowhand".wake();
   end if;
+  perform "stowhand".end_turns(f.name) from unnest(_fair) as f(name)
+    where not exists (select from "stowhand".task_limits t where t.key_limit = f.name and t.is_fair);
   perform "stowhand".refresh_keys(c.name) from unnest(_changed) as c(name);
 end $$;
 
@@ -1669,6 +1715,16 @@ CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     when _state = 'canceled' then 'canceled'
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
+
+CREATE FUNCTION stowhand.end_turns(_limit text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update "stowhand".limit_keys q set served_at = null where q.name = any(array(
+    select k.name from "stowhand".limit_keys k
+    where starts_with(k.name, _limit || E'\t') and k.served_at is not null order by k.name for update));
+  perform "stowhand".refresh_keys(_limit);
+end $$;
 
 CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _queue text DEFAULT NULL::text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2551,15 +2607,29 @@ end $$;
 CREATE FUNCTION stowhand.free_slots(_name text, _count integer) RETURNS integer[]
     LANGUAGE sql STABLE
     AS $$
-  with used as materialized (
-    select j.limit_slot as slot from "stowhand".live j
-    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
-  )
+  with used as materialized (select u.slot from "stowhand".used_slots(_name) u)
   select array(
     select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
     except select u.slot from used u
     order by 1 limit _count)
 $$;
+
+CREATE FUNCTION stowhand.hint_parked(_names text[], _firsts stowhand.place[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update "stowhand".limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
+  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
+  update "stowhand".limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
+    from (
+      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
+        cross join lateral "stowhand".key_states(array[f.name], _at) s
+        cross join lateral (select "stowhand".key_place(
+          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::"stowhand".place, _at) as place offset 0) h
+      where s.slots > 0) p
+    where q.name = p.name and (q.hint_id is null
+      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+end $$;
 
 CREATE FUNCTION stowhand.hold_limits(_tasks text[], _names text[], _seconds double precision[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -2789,6 +2859,14 @@ begin
   return case when _opens_at > _at then _opens_at end;
 end $$;
 
+CREATE FUNCTION stowhand.key_place(_name text, _first stowhand.place, _at timestamp with time zone) RETURNS stowhand.place
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce((
+    select row(_first.priority, least(q.served_at, _at), q.turn)::"stowhand".place from "stowhand".limit_keys q
+    where q.name = _name and q.served_at >= _first.run_at and _at >= _first.run_at), _first)
+$$;
+
 CREATE FUNCTION stowhand.key_room(_name text, _at timestamp with time zone) RETURNS integer
     LANGUAGE sql STABLE
     AS $$
@@ -2803,6 +2881,20 @@ CREATE FUNCTION stowhand.key_slots_used(_name text) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
   select count(*) from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null
+$$;
+
+CREATE FUNCTION stowhand.key_states(_names text[], _at timestamp with time zone) RETURNS TABLE(name text, slots integer, opens_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+  select q.name, case when q.paused_at is not null then 0 when l.key_concurrency is null then 2147483647 else (
+      select greatest(l.key_concurrency - count(*), 0)::int from "stowhand".live j
+      where j.serial = q.name and j.key_slot is not null and j.worker is not null) end,
+    case when o.at > _at then o.at end
+  from unnest(_names) as n(name)
+    cross join lateral (select k.* from "stowhand".limit_keys k where k.name = n.name offset 0) q
+    left join lateral (select k.* from "stowhand".limits k where k.name = split_part(n.name, E'\t', 1) offset 0) l on true
+    cross join lateral (select greatest(q.held_until, "stowhand".rate_opens_at(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) as at) o
 $$;
 
 CREATE FUNCTION stowhand.last_frames(_error text) RETURNS text
@@ -3147,6 +3239,51 @@ begin
                where t.task <> all(_closed) order by t.place);
 end $$;
 
+CREATE FUNCTION stowhand.park(_ids bigint[], _at timestamp with time zone) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _names text[];
+  _locked text[];
+  _parked bigint[];
+  _firsts "stowhand".place[];
+  _all bigint[] := _ids;
+begin
+  select array_agg(k.id), array_agg(k.name) into _ids, _names from (
+    select j.id, coalesce(j.serial, "stowhand".key_name(t.key_limit, j.payload #>> t.key_path)) as name
+    from unnest(_ids) as f(id)
+      cross join lateral (
+        select l.id, l.task, l.serial, l.payload from "stowhand".live l where l.id = f.id and l.state in ('queued', 'errored')
+          and not l.absorbed and l.resets + 0 < 2 offset 0 for update skip locked) j
+      join "stowhand".task_limits t on t.task = j.task and t.key_limit is not null) k;
+  if _ids is null then return _all; end if;
+  _locked := "stowhand".lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
+  with parked as (
+    update "stowhand".live l
+      set serial = _names[array_position(_ids, l.id)], absorbed = _names[array_position(_ids, l.id)] = any(_locked)
+      where l.id = any(_ids)
+      returning l.id, l.serial, l.absorbed, l.priority, l.run_at
+  ), first as (
+    select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::"stowhand".place as place
+    from parked p where p.absorbed order by p.serial, p.priority, p.run_at, p.id
+  )
+  select (select array_agg(p.id) from parked p where p.absorbed), array_agg(f.serial), array_agg(f.place)
+    into _parked, _names, _firsts from first f;
+  perform "stowhand".hint_parked(_names, _firsts, _at);
+  return array(select a.id from unnest(_all) as a(id) where a.id = any(_parked) is not true);
+end $$;
+
+CREATE FUNCTION stowhand.park_due(_tasks text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _most constant int := 400;
+  _ids bigint[] := "stowhand".pick_free(_most, _tasks, null, _queues, _excluded, _at, null, null, null);
+begin
+  if cardinality(_ids) > 0 then perform "stowhand".park(_ids, _at); end if;
+  return cardinality(_ids) = _most;
+end $$;
+
 CREATE FUNCTION stowhand.pause_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3287,7 +3424,7 @@ begin
   return _picked;
 end $$;
 
-CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint, OUT heads bigint[], OUT names text[], OUT unfinished boolean) RETURNS record
+CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint, _fair text[], _without text[], OUT heads bigint[], OUT names text[], OUT unfinished boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3296,7 +3433,8 @@ declare
   -- _place is the place that the walk has reached.
   --
   -- _held are keys that were found held. _passed are scouts of these keys, and of keys that this claim takes: they may
-  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim.
+  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim. _unparked
+  -- are scouts of fair tasks that stay scouts, because another transaction has locked them or their keys.
   _began timestamptz := clock_timestamp();
   _page int := 32;
   _seen int;
@@ -3307,6 +3445,9 @@ declare
   _held text[] := '{}';
   _dull text[] := '{}';
   _passed bigint[] := '{}';
+  _unparked bigint[] := '{}';
+  _is_parking boolean;
+  _has_missed boolean := false;
   _place record;
   _next record;
   _head bigint;
@@ -3324,12 +3465,14 @@ begin
       (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".limit_keys q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
+          and (_without is null or split_part(q.name, E'\t', 1) <> all(_without))
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
     ) m order by m.priority, m.run_at, m.id limit 1;
     exit when not found
       or (_next.priority, _next.run_at, _next.id) > (_bound_priority, _bound_run_at, _bound_id);
     _seen := 0;
     _vain := 0;
+    _is_parking := false;
     if _next.run_at <= _at then
       for _place in
         -- Two short ordered scans are merged by a sort of their rows. Without a limit in each of them, the planner
@@ -3337,20 +3480,26 @@ begin
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-              and "stowhand".takes(_queues, _excluded, j.queue) as ours from "stowhand".live j
+              and "stowhand".takes(_queues, _excluded, j.queue) as ours, j.task = any(_fair) as fair from "stowhand".live j
             where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".limit_keys q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true, false from "stowhand".limit_keys q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
+              and (_without is null or split_part(q.name, E'\t', 1) <> all(_without))
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
         ) m order by m.priority, m.run_at, m.id limit _page
       loop
         exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
         _seen := _seen + 1;
         _vain := _vain + 1;
+        if _place.fair then
+          continue when _place.id = any(_unparked);
+          _is_parking := true;
+          exit;
+        end if;
         continue when not _place.ours or _place.serial = any(_dull);
         if not (_place.serial = any(names) or _place.serial = any(_held)) then
           case "stowhand".open_serial(_place.serial, _at)
@@ -3360,6 +3509,15 @@ begin
             _dull := _dull || _place.serial;
             continue;
           else
+            -- Since this round was read, another claim may have given the key its turn.
+            if _fair is not null and not _place.scout and not exists (
+              select from "stowhand".limit_keys q where q.name = _place.serial
+                and (q.hint_priority, q.hint_run_at, q.hint_id) = (_place.priority, _place.run_at, _place.id))
+            then
+              _dull := _dull || _place.serial;
+              _has_missed := true;
+              continue;
+            end if;
             _head := "stowhand".take_head(_place.serial, _tasks, _forbidden, _queues, _excluded, _at);
             if _head is not null then
               heads := heads || _head;
@@ -3376,6 +3534,20 @@ begin
         end if;
         if _place.scout then _passed := _passed || _place.id; end if;
       end loop;
+    end if;
+    if _is_parking then
+      -- Then read again from this place: the hints of the keys are there or behind it.
+      _unparked := _unparked || "stowhand".park(array(
+        select s.id from (
+          select j.id, j.task from "stowhand".live j
+          where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
+            and j.priority = _place.priority and j.run_at <= _at and (j.run_at, j.id) >= (_place.run_at, _place.id)
+          order by j.priority, j.run_at, j.id limit 400) s
+        where s.task = any(_fair) and s.id <> all(_unparked)), _at);
+      select _place.priority as priority, _place.run_at as run_at, _place.id - 1 as id into _place;
+      unfinished := cardinality(heads) = 0 and clock_timestamp() > _began + interval '250 milliseconds';
+      exit when clock_timestamp() > _began + interval '250 milliseconds';
+      continue;
     end if;
     _full := _seen = _page;
     -- Most of the round was in vain: go from key to key if there are few keys, otherwise read large pages.
@@ -3415,6 +3587,7 @@ begin
       exit;
     end if;
   end loop;
+  if _has_missed and cardinality(heads) = 0 then unfinished := true; end if;
 end $$;
 
 CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _queues text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
@@ -3837,6 +4010,7 @@ begin
   end if;
   _best := "stowhand".serial_head(_name, null, null, null, null, _at);
   if _best.run_at < _opens_at then _best.run_at := _opens_at; end if;
+  if position(E'\t' in _name) > 0 and _best.id is not null then _best := "stowhand".key_place(_name, _best, _at); end if;
   update "stowhand".limit_keys q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
@@ -4109,6 +4283,7 @@ CREATE FUNCTION stowhand.reset_limit(limit_name text) RETURNS boolean
     AS $$
 declare
   _changed boolean;
+  _held text[];
 begin
   -- A worker that starts may declare the limit at this moment.
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 6));
@@ -4118,6 +4293,11 @@ begin
   update "stowhand".limits l set override = '{}', held_until = null
     where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
   _changed := found;
+  _held := array(
+    select q.name from "stowhand".limit_keys q
+    where starts_with(q.name, limit_name || E'\t') and q.held_until is not null order by q.name for update);
+  update "stowhand".limit_keys q set held_until = null where q.name = any(_held);
+  _changed := _changed or cardinality(_held) > 0;
   delete from "stowhand".limits l
     where l.name = limit_name and not exists (
       select from "stowhand".task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));
@@ -4132,6 +4312,7 @@ begin
   perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".limit_keys q
     where q.absorbed and q.hint_run_at is null and "stowhand".key_opens_at(q.name, _at) is distinct from 'infinity'
     having count(*) > 0;
+  perform "stowhand".show_hidden_keys(_at);
 end $$;
 
 CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
@@ -4508,6 +4689,18 @@ begin
   return query select unnest(_done.mine);
 end $$;
 
+CREATE FUNCTION stowhand.show_hidden_keys(_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _names text[] := array(
+    select q.name from "stowhand".limit_keys q
+    where q.hint_run_at is not null and q.hint_run_at > _at and q.served_at > _at limit 100 for update skip locked);
+begin
+  perform "stowhand".refresh_hint(n.name, _at) from unnest(_names) as n(name);
+  return exists (select from "stowhand".limit_keys q where q.name = any(_names) and q.hint_run_at <= _at);
+end $$;
+
 CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -4817,6 +5010,13 @@ begin
                order by t.place);
 end $$;
 
+CREATE FUNCTION stowhand.used_slots(_name text) RETURNS TABLE(slot integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select j.limit_slot from "stowhand".live j
+  where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+$$;
+
 CREATE FUNCTION stowhand.waiting_tasks() RETURNS text[]
     LANGUAGE sql STABLE
     AS $$
@@ -4868,9 +5068,7 @@ begin
   if exists (
     select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
       join "stowhand".limits l on l.name = f.name
-      cross join lateral (
-        select count(*) as used from "stowhand".live j
-        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      cross join lateral (select count(*) as used from "stowhand".used_slots(f.name)) u
       join "stowhand".task_limits t on t.concurrency = f.name
     where u.used + f.freed >= l.concurrency and "stowhand".earliest_due(array[t.task], null, null, _at) <= _at)
   then
@@ -4925,8 +5123,9 @@ begin
     end if;
     continue when _name = any(_but) or "stowhand".key_opens_at(_name, _at) is not null;
     _head := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
-    continue when _head.id is null or _head.run_at > _at
-      or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
+    continue when _head.id is null or _head.run_at > _at;
+    if position(E'\t' in _name) > 0 then _head := "stowhand".key_place(_name, _head, _at); end if;
+    continue when (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
     _heads := _heads || _head;
   end loop;
@@ -5195,6 +5394,8 @@ CREATE TABLE stowhand.limit_keys (
     name text NOT NULL,
     next_start timestamp with time zone,
     held_until timestamp with time zone,
+    served_at timestamp with time zone,
+    turn bigint,
     absorbed boolean DEFAULT false NOT NULL,
     hint_priority integer,
     hint_run_at timestamp with time zone,
@@ -5344,8 +5545,10 @@ CREATE TABLE stowhand.task_limits (
     rate text,
     key_limit text,
     key_path text[],
+    is_fair boolean DEFAULT false NOT NULL,
     CONSTRAINT has_a_limit CHECK (((concurrency IS NOT NULL) OR (rate IS NOT NULL) OR (key_limit IS NOT NULL))),
-    CONSTRAINT path_of_a_key CHECK (((key_limit IS NOT NULL) OR (key_path IS NULL)))
+    CONSTRAINT path_of_a_key CHECK (((key_limit IS NOT NULL) OR (key_path IS NULL))),
+    CONSTRAINT turns_of_keys CHECK (((key_limit IS NOT NULL) OR (NOT is_fair)))
 );
 
 CREATE TABLE stowhand.task_queues (
@@ -5385,6 +5588,13 @@ CREATE TABLE stowhand.tries (
     error_class text,
     error text
 );
+
+CREATE SEQUENCE stowhand.turns
+    START WITH 4611686018427387904
+    INCREMENT BY 1
+    MINVALUE 4611686018427387904
+    NO MAXVALUE
+    CACHE 1;
 
 CREATE TABLE stowhand.uniques (
     key text NOT NULL,

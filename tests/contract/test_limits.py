@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +13,10 @@ import msgspec
 import pytest
 
 from stowhand.errors import InvalidJob
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import RateLimited
+from stowhand.jobs.queues import Queues
 from stowhand.jobs.task_limits import NO_DECLARATIONS, LimitValues, TaskDeclarations, TaskLimits
 from stowhand.protocols.counts import BoundedCount, LimitCounts
 from stowhand.protocols.operator import (
@@ -23,8 +28,9 @@ from stowhand.protocols.operator import (
     WorkerDescription,
     WorkerList,
 )
+from stowhand.protocols.store import ClaimRequest, StoreOptions
 from tests.contract.needs import cases, needs
-from tests.contract.store_harness import LEASE, SETTLEMENTS, SNOOZED, StoreHarness, judged
+from tests.contract.store_harness import LEASE, SETTLEMENTS, SNOOZED, StoreHarness, judged, new_token
 from tests.contract.test_wake import asleep, woken
 
 pytestmark = needs("task_limits")
@@ -35,10 +41,11 @@ ENDS = ("beat", "release", "abandon", "reset", *SETTLEMENTS)
 async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
     """Declare limits, as a starting worker does: ``concurrency``, or ``rate`` with ``seconds`` and ``burst``.
 
-    With a ``key`` they are for each key; ``total`` is then the concurrency of all keys.
+    With a ``key`` they are for each key; ``total`` is then the concurrency of all keys. ``fair``: the keys take turns.
     """
     limits: dict[str, LimitValues] = {}
     own_limits = {}
+    fair_tasks: set[str] = set()
     for task, options in tasks.items():
         name = options.get("name", task)
         kinds: dict[str, str] = {}
@@ -46,6 +53,8 @@ async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
             kinds |= {"key_limit": name} | ({} if options["key"] is None else {"key": options["key"]})
             if "total" in options:
                 kinds["concurrency"] = name
+            if options.get("fair"):
+                fair_tasks.add(task)
             has_rate = "rate" in options
             limits[name] = LimitValues(
                 concurrency=options.get("total"),
@@ -64,7 +73,7 @@ async def declare(harness: StoreHarness, **tasks: dict[str, Any]) -> None:
             )
             limits[kinds["rate"]] = values
         if kinds:
-            own_limits[task] = msgspec.convert(kinds, TaskLimits)
+            own_limits[task] = msgspec.convert({**kinds, "fair": task in fair_tasks}, TaskLimits)
     heartbeats = harness.another_heartbeats(harness.store)
     assert isinstance(heartbeats, WorkerList)
     await heartbeats.declare_tasks(TaskDeclarations(dict.fromkeys(tasks, "default"), own_limits, limits))
@@ -818,6 +827,19 @@ async def test_a_suspect_needs_a_slot_of_its_key(harness: StoreHarness) -> None:
 
 
 @operated
+async def test_a_reset_ends_the_hold_of_a_key(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(concurrency=5), other=keyed(concurrency=5))
+    for task in ("t", "other"):
+        lease = await harness.start(task, payload='{"customer": "a"}')
+        await harness.settle(lease, judged(RateLimited(30)))
+        await harness.add(task, payload='{"customer": "a"}')
+    assert await harness.claim(100) == []
+    assert await harness.store.operate.reset_limit("t") == LimitChange("t", changed=True)
+    assert await harness.store.operate.reset_limit("t") == LimitChange("t", changed=False)
+    assert await claimed_tasks(harness) == ["t"]
+
+
+@operated
 async def test_one_key_of_a_limit_is_paused(harness: StoreHarness) -> None:
     await declare(harness, t=keyed(concurrency=2))
     await add_for(harness, "a", 3)
@@ -836,3 +858,181 @@ async def test_an_enqueuer_computes_the_key(harness: StoreHarness) -> None:
     assert len(await all_claims(harness)) == 3
     with pytest.raises(InvalidJob):
         await harness.add(serial="t\t" + "x" * 129)
+
+
+def fair(**options: Any) -> dict[str, Any]:
+    """Options of ``declare`` for a limit whose keys take turns."""
+    return keyed(**{"concurrency": 100, "fair": True, **options})
+
+
+async def turns(harness: StoreHarness, number: int, *, settles: bool = False, **options: Any) -> list[Any]:
+    """Return the customers of this many claims of one job each."""
+    served = []
+    for _ in range(number):
+        claims = await harness.claim(1, **options)
+        served += customers(claims)
+        if settles:
+            for claim in claims:
+                await harness.settle(claim.lease)
+    return served
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_between_two_claims_of_a_key_every_other_key_with_a_due_job_is_claimed(
+    harness: StoreHarness, seed: int
+) -> None:
+    """So while two keys have due jobs, the numbers of their claims differ by at most one."""
+    choice = random.Random(seed)
+    await declare(harness, t=fair(concurrency=choice.choice([100, 2])))
+    keys = "abcdefgh"[: choice.randint(2, 8)]
+    running: list[tuple[str, Any]] = []
+    waiting, claimed = Counter(dict.fromkeys(keys, 0)), Counter(dict.fromkeys(keys, 0))
+    claimed_before: dict[str, Counter[str]] = {}
+    """For each key with a due job: the numbers of claims since when it has had one."""
+    for number in range(60):
+        for key in choice.choices(keys, k=choice.choice([0, 1, 3])):
+            burst = choice.choice([1, 2, 15])
+            await add_for(harness, key, burst)
+            waiting[key] += burst
+            claimed_before.setdefault(key, claimed.copy())
+        still_running: dict[str, Any] = {}  # at most one job of each key, so that every key has room
+        for key, claim in running:
+            if key in still_running or choice.random() < 0.8:
+                await harness.settle(claim.lease)
+            else:
+                still_running[key] = claim
+        await harness.pass_time(choice.choice([0.0, 0.001]))
+        claims = await harness.claim(choice.choice([1, 1, 2, 3, 5]))
+        served = customers(claims)
+        assert bool(served) == (waiting.total() > 0)
+        running = [*still_running.items(), *zip(served, claims, strict=True)]
+        waiting.subtract(served)
+        claimed.update(served)
+        for key, before in claimed_before.items():
+            behind = {other: claimed[other] - before[other] - (claimed[key] - before[key]) for other in keys}
+            assert max(behind.values()) <= 1, f"claim {number} of {served}: {key} has waited for {behind}"
+        claimed_before = {key: before for key, before in claimed_before.items() if waiting[key]}
+    assert claimed.total() > 40
+
+
+async def test_a_burst_of_one_key_does_not_delay_another(harness: StoreHarness) -> None:
+    """The burst is more than one claim parks."""
+    await declare(harness, t=fair())
+    await harness.store.jobs.enqueue_many(NewJob(task="t", payload='{"customer": "a"}') for _ in range(1_200))
+    await add_for(harness, "b", 2)
+    assert await turns(harness, 4) == ["a", "b", "a", "b"]
+
+
+async def test_other_tasks_are_claimed_while_a_burst_is_parked(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    await harness.add("other", priority=1)
+    await harness.store.jobs.enqueue_many(NewJob(task="t", payload='{"customer": "a"}') for _ in range(1_200))
+    tasks = [task for _ in range(5) for task in await claimed_tasks(harness, limit=1)]
+    assert tasks.count("other") == 1
+    assert tasks[0] == "other"
+
+
+async def test_workers_that_claim_at_the_same_time_give_every_key_its_turn(harness: StoreHarness) -> None:
+    """The claims are at the same time by the clock, which stands still."""
+    workers = [await harness.another() for _ in range(3)]
+    await declare(harness, t=fair())
+    for key in "abcde":
+        await add_for(harness, key, 15)
+    counts = Counter(dict.fromkeys("abcde", 0))
+    for _ in range(20):
+        requests = [ClaimRequest(worker=f"w{n}", token=new_token(), limit=1, lease=LEASE) for n in range(3)]
+        claims = await asyncio.gather(*(store.claim(one) for store, one in zip(workers, requests, strict=True)))
+        counts.update(customers(claim for found in claims for claim in found))
+        assert max(counts.values()) - min(counts.values()) <= len(workers), counts
+    assert counts.total() >= 20
+
+
+async def test_keys_with_one_slot_take_turns(harness: StoreHarness) -> None:
+    await declare(harness, t=fair(concurrency=1))
+    for key in "abc":
+        await add_for(harness, key, 2)
+    assert await turns(harness, 6, settles=True) == ["a", "b", "c"] * 2
+
+
+async def test_keys_with_a_rate_take_turns(harness: StoreHarness) -> None:
+    await declare(harness, t=keyed(rate=1, burst=2, fair=True))
+    for key in "abc":
+        await add_for(harness, key, 4)
+    assert await turns(harness, 7) == ["a", "b", "c"] * 2
+    await harness.pass_time(1)
+    assert await turns(harness, 4) == ["a", "b", "c"]
+
+
+async def test_keys_take_turns_at_the_slots_of_all(harness: StoreHarness) -> None:
+    await declare(harness, t=fair(total=1))
+    for key in "abc":
+        await add_for(harness, key, 3)
+    served = []
+    for _ in range(6):
+        (claim,) = await harness.claim(10)
+        served += customers([claim])
+        await harness.settle(claim.lease)
+    assert served == ["a", "b", "c"] * 2
+
+
+async def test_the_priority_precedes_the_turns(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    await add_for(harness, "a", 2)
+    await add_for(harness, "b", 2, priority=-1)
+    assert await turns(harness, 4) == ["b", "b", "a", "a"]
+
+
+async def test_keys_of_a_queue_take_turns(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    for key in "aab":
+        await add_for(harness, key, queue="mail")
+    await add_for(harness, "c")
+    assert await turns(harness, 4, queues=Queues(only=("mail",))) == ["a", "b", "a"]
+    assert await turns(harness, 1) == ["c"]
+
+
+async def test_keys_take_turns_among_the_jobs_that_a_worker_may_claim(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    for key in "aabb":
+        await add_for(harness, key, flags=("red",))
+        await add_for(harness, key)
+    assert await turns(harness, 5, forbidden_flags=("red",)) == ["a", "b"] * 2
+    assert await turns(harness, 5) == ["a", "b"] * 2
+
+
+async def test_a_returned_job_waits_for_the_next_turn_of_its_key(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    await add_for(harness, "a", 2)
+    await add_for(harness, "b", 2)
+    await end(harness, await harness.take(), "release")
+    assert await turns(harness, 5) == ["b", "a", "b", "a"]
+
+
+async def test_keys_that_an_enqueuer_computes_take_turns(harness: StoreHarness) -> None:
+    await declare(harness, t={"key": None, "concurrency": 100, "fair": True})
+    for key in "aaabbb":
+        await add_for(harness, key, serial=f"t\t{key}")
+    assert await turns(harness, 6) == ["a", "b"] * 3
+
+
+async def test_keys_take_turns_from_a_declaration_to_the_next(harness: StoreHarness) -> None:
+    for key in "abaaabb":
+        await add_for(harness, key)
+    await declare(harness, t=keyed(concurrency=100))
+    assert await turns(harness, 1) == ["a"]
+    await declare(harness, t=fair())
+    assert await turns(harness, 4) == ["b", "a", "b", "a"]
+    await declare(harness, t=keyed(concurrency=100))
+    assert await turns(harness, 2) == ["a", "b"]
+
+
+async def test_a_clock_that_is_set_back_hides_no_key(harness: StoreHarness) -> None:
+    await declare(harness, t=fair())
+    await harness.pass_time(100)
+    await add_for(harness, "a", 2, run_at=harness.now - timedelta(seconds=90))
+    assert await turns(harness, 1) == ["a"]
+    earlier = harness.backend.store(StoreOptions(pinned=lambda: harness.now - timedelta(seconds=60)))
+    await earlier.open()
+    claims = await earlier.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE))
+    await earlier.close()
+    assert customers(claims) == ["a"]

@@ -32,6 +32,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a key of two lines": (lambda: Concurrency(5, key="a\tb"), "key: .* use one line"),
     "another place": (lambda: Concurrency(5, per=cast("Any", "node")), "per: got 'node'; use 'store' or 'worker'"),
     "a shared limit per worker": (lambda: Concurrency(5, name="x", per="worker"), "per worker has no name and no key"),
+    "turns without a key": (
+        lambda: Concurrency(5, fair=True),
+        "Concurrency: fair: keys take turns, and this limit has none",
+    ),
+    "turns of a rate without a key": (lambda: Rate(5, fair=True), "Rate: fair: keys take turns"),
+    "turns that are no truth": (lambda: Rate(5, key="k", fair=cast("Any", 1)), "fair: got 1; use True or False"),
     "a number": (lambda: read_limits("t", 5), "got an int; use a list"),
     "a text": (lambda: read_limits("t", "5/s"), "got a str; use a list"),
     "a list of texts": (lambda: read_limits("t", ["5/s"]), "got a str; use Concurrency"),
@@ -108,6 +114,12 @@ def test_the_name_of_a_key_is_read_from_the_payload() -> None:
     assert long[0] != long[1]
     assert all(len(name) <= 132 for name in long)
     assert [own_serial(name) for name in ("api\t7", "mail", None)] == [None, "mail", None]
+
+
+@pytest.mark.parametrize("fair", [(True, False), (False, True), (True, True), (False, False)])
+def test_the_keys_of_a_task_take_turns_if_one_of_its_limits_is_fair(fair: tuple[bool, bool]) -> None:
+    declared = read_limits("t", [Concurrency(1, key="k", fair=fair[0]), Rate(1, key="k", fair=fair[1])])
+    assert declared.limits == TaskLimits(key_limit="t", key="k", fair=any(fair))
 
 
 def test_a_function_of_the_arguments_computes_the_key() -> None:

@@ -64,6 +64,8 @@ class Concurrency(msgspec.Struct, frozen=True):
         name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
         per: ``"store"``, or ``"worker"``: in each worker process separately, for memory or a GPU. Such a limit has no
             name, and the store keeps nothing of it.
+        fair: The keys take turns: among jobs of the same priority, between two claims of one key every other key with a
+            due job is claimed.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -74,6 +76,7 @@ class Concurrency(msgspec.Struct, frozen=True):
     key: Key | None = None
     name: str | None = None
     per: Literal["store", "worker"] = "store"
+    fair: bool = False
 
     def __post_init__(self) -> None:
         _check_number("Concurrency", "limit", self.limit, MAX_CONCURRENCY)
@@ -82,7 +85,7 @@ class Concurrency(msgspec.Struct, frozen=True):
         if self.per == "worker" and (self.name is not None or self.key is not None):
             raise ConfigurationError("Concurrency: a limit per worker has no name and no key; leave them out")
         _check_name("Concurrency", "name", self.name)
-        _check_name("Concurrency", "key", None if callable(self.key) else self.key)
+        _check_key(self)
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -94,6 +97,7 @@ class Rate(msgspec.Struct, frozen=True):
         key: As with ``Concurrency``.
         name: Name of the limit. Tasks that use the same name share it. ``None``: the name of the task.
         burst: Number of jobs that may start at once after a pause. With 1 the starts are evenly spaced.
+        fair: As with ``Concurrency``.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -105,6 +109,7 @@ class Rate(msgspec.Struct, frozen=True):
     key: Key | None = None
     name: str | None = None
     burst: int = 1
+    fair: bool = False
 
     def __post_init__(self) -> None:
         _check_number("Rate", "limit", self.limit, MAX_RATE)
@@ -117,7 +122,7 @@ class Rate(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"Rate: per: got {self.per!r}; use 1 ms to 366 days")
         msgspec.structs.force_setattr(self, "per", period)
         _check_name("Rate", "name", self.name)
-        _check_name("Rate", "key", None if callable(self.key) else self.key)
+        _check_key(self)
 
     @property
     def period(self) -> float:
@@ -174,6 +179,8 @@ class TaskLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limit with keys."""
     key: str | None = None
     """The argument that is the key; ``None``: the enqueuer computes it."""
+    fair: bool = False
+    """Whether the keys take turns."""
     per_worker: int | None = None
 
     @property
@@ -227,6 +234,8 @@ def read_limits(task: str, declared: object) -> DeclaredLimits:
         if any(names.get(field, name) != name for field, name in own_names.items()):
             raise ConfigurationError("limits: a task has one key; use the same key and name in both limits")
         names |= own_names
+        if isinstance(limit, Concurrency | Rate) and limit.fair:
+            names["fair"] = True
         for name in (own_names[field] for field in ("concurrency", "rate", "key_limit") if field in own_names):
             values[name] = merge(values.get(name), own_values)
     key = names.get("key")
@@ -289,17 +298,7 @@ def check_changes(name: str, changes: LimitValues) -> None:
     """Check the values of an override, of which a concurrency may be 0. Raises InvalidJob."""
     if changes == LimitValues():
         raise InvalidJob(f"limit {name!r}: no value is given; use a concurrency, a rate or a burst")
-    try:
-        for own in (changes, changes.of_keys()):
-            if own.concurrency is not None and own.concurrency != 0:
-                Concurrency(own.concurrency)
-            Rate(
-                1 if own.rate is None else own.rate,
-                1.0 if own.rate_seconds is None else own.rate_seconds,
-                burst=1 if own.burst is None else own.burst,
-            )
-    except ConfigurationError as error:
-        raise InvalidJob(f"limit {name!r}: {error}") from None
+    _check_each(name, changes, LimitValues(rate=1, rate_seconds=1.0), least_concurrency=0)
 
 
 def unknown_limit(name: str) -> InvalidJob:
@@ -322,15 +321,23 @@ def refuse_undeclared(name: str, declared: LimitValues, changes: LimitValues) ->
 def check_values(name: str, values: LimitValues) -> LimitValues:
     """Return the values of a limit if a task could declare them. Raises InvalidJob."""
     limits.check_name("limit", name, limits.MAX_TASK_CHARACTERS)
+    _check_each(name, values, LimitValues(rate=0, rate_seconds=0.0), least_concurrency=1)
+    return values
+
+
+def _check_each(name: str, values: LimitValues, absent: LimitValues, *, least_concurrency: int) -> None:
+    """Raise InvalidJob if a value is out of range. ``absent``: the values of a rate in place of those that are None."""
     try:
         for own in (values, values.of_keys()):
-            if own.concurrency is not None:
+            if own.concurrency is not None and own.concurrency != least_concurrency:
                 Concurrency(own.concurrency)
             if own.has_rate:
-                Rate(own.rate or 0, own.rate_seconds or 0.0, burst=own.burst or 1)
+                rate = overridden(absent, own)
+                assert rate.rate is not None
+                assert rate.rate_seconds is not None
+                Rate(rate.rate, rate.rate_seconds, burst=1 if rate.burst is None else rate.burst)
     except ConfigurationError as error:
         raise InvalidJob(f"limit {name!r}: {error}") from None
-    return values
 
 
 def next_start(values: LimitValues, stored: float | None, now: float) -> float:
@@ -340,16 +347,18 @@ def next_start(values: LimitValues, stored: float | None, now: float) -> float:
     most ``burst`` intervals and a delay ahead, unless the clock was set back or the limit was changed: then it is
     ignored.
     """
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
-        return now
-    return max(stored, now)
+    return now if stored is None or _is_ignored(values, stored, now) else max(stored, now)
 
 
 def closed_until(values: LimitValues, stored: float | None, now: float) -> float:
     """Return the time at which a rate lets, or has let, the next job start; 0 if it has not been closed."""
-    if stored is None or stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS:
+    if stored is None or _is_ignored(values, stored, now):
         return 0.0
     return stored - ((values.burst or 1) - 1) * _interval(values)
+
+
+def _is_ignored(values: LimitValues, stored: float, now: float) -> bool:
+    return stored > now + (values.burst or 1) * _interval(values) + _MAX_DELAY_SECONDS
 
 
 def starts_allowed(values: LimitValues, stored: float | None, now: float) -> int:
@@ -404,6 +413,15 @@ def overridden(declared: LimitValues, override: LimitValues) -> LimitValues:
 def _check_number(kind: str, field: str, value: object, maximum: int) -> None:
     if type(value) is not int or not 1 <= value <= maximum:
         raise ConfigurationError(f"{kind}: {field}: got {value!r}; use a whole number from 1 to {maximum:,}")
+
+
+def _check_key(limit: Concurrency | Rate) -> None:
+    kind = type(limit).__name__
+    _check_name(kind, "key", None if callable(limit.key) else limit.key)
+    if type(limit.fair) is not bool:
+        raise ConfigurationError(f"{kind}: fair: got {limit.fair!r}; use True or False")
+    if limit.fair and limit.key is None:
+        raise ConfigurationError(f"{kind}: fair: keys take turns, and this limit has none; add a key")
 
 
 def _check_name(kind: str, field: str, name: object) -> None:

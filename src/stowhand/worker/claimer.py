@@ -88,9 +88,9 @@ class Claimer:
         """Whether nothing may be claimed: the worker is quiet, the store does not have the limits of its tasks yet, a
         suspect runs here, too much waits to be recorded, or too many threads have outlived their attempts."""
         state, limits = self._state, self._limits
-        if state.is_quiet or not state.are_limits_stored:
+        if state.is_suspended or limits.is_out_of_threads:
             return True
-        return self._suspects.blocks_claims or state.is_backed_up or limits.is_out_of_threads
+        return self._suspects.blocks_claims or state.is_backed_up
 
     # -- claim -----------------------------------------------------------------------------------
 
@@ -147,9 +147,7 @@ class Claimer:
     def _suspect_is_next(self) -> bool:
         """Whether the next claim is for a suspect, and a slot is free for it."""
         limits, state = self._limits, self._state
-        if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free_slots:
-            return False
-        if not state.are_limits_stored:
+        if state.is_suspended or limits.is_spent or limits.is_out_of_threads or not state.free_slots:
             return False
         return self._suspect_wait <= 0
 

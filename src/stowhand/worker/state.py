@@ -127,6 +127,11 @@ class WorkerState:
         self.tasks = tasks
         self.wake()
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing is claimed: the worker is quiet, or the store does not have the limits of its tasks yet."""
+        return self.is_quiet or not self.are_limits_stored
+
     def note_limits_stored(self) -> None:
         """Let claims begin: the store has the limits of the tasks. Callable from any thread."""
         if not self.are_limits_stored:

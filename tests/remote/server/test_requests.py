@@ -114,6 +114,13 @@ def test_an_invalid_field_of_a_job_is_answered_with_advice(
     assert "docs/reference/http.md" in reply.body["fix"]
 
 
+@pytest.mark.parametrize("own", [{"fair": True}, {"key": "customer"}])
+def test_turns_or_a_key_without_a_limit_of_keys_are_refused(client: Client, own: dict[str, object]) -> None:
+    tasks, limits = {"t": {"rate": "t", **own}}, {"t": {"rate": 1, "rate_seconds": 1.0}}
+    message = client.post("tasks", queues={"t": "default"}, tasks=tasks, limits=limits).refused(400, "malformed")
+    assert "a key, or fair, without key_limit" in message
+
+
 def test_wrong_methods_and_unknown_calls_are_refused(client: Client) -> None:
     reply = client.get("/v1/claim")
     reply.refused(405, "method")

@@ -231,6 +231,8 @@ class StoreServer:
         names = {name for own in tasks.values() for name in own.names}
         if absent := names - request.limits.keys():
             raise malformed(f"limits: no values of {sorted(absent)[0]!r}")
+        if any(own.key_limit is None and (own.fair or own.key is not None) for own in tasks.values()):
+            raise malformed("tasks: a key, or fair, without key_limit")
         values = {name: check_values(name, request.limits[name]) for name in sorted(names)}
 
         async def declare(heartbeats: Heartbeats) -> None:

@@ -214,6 +214,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "schema_name": quote_text(quoted),
         "live_text": quote_text(f"{quoted}.live"),
         "events_text": quote_text(f"{quoted}.events"),
+        "turns_text": quote_text(f"{quoted}.turns"),
         "sequence_text": quote_text(f"{quoted}.live_id_seq"),
         "history_text": quote_text(f"{quoted}.history"),
         "tries_text": quote_text(f"{quoted}.tries"),

@@ -12,6 +12,7 @@ from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple
 
 from stowhand.jobs.job import Job
@@ -23,7 +24,7 @@ from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue.cancellation import expire
-from stowhand.stores.sqlite.queue.limits import NEVER, Limits, key_opens_at
+from stowhand.stores.sqlite.queue.limits import NEVER, Limits
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -39,6 +40,8 @@ TOKEN_IS_ABANDONED = 1
 """A value of the statement ``claim_obstacle``."""
 MAX_RECHECKS_PER_TRANSACTION = 500
 """500 heads take a few milliseconds in one transaction, so that other writers wait no longer."""
+MAX_PARKED_PER_TRANSACTION = 1_000
+"""The jobs of fair tasks that get their keys in one transaction."""
 MAX_CHOICES_PER_CLAIM = 60
 """A claim chooses again while every chosen job is refused."""
 MAX_REASON_CHARACTERS = 1000
@@ -47,20 +50,32 @@ MAX_REASON_CHARACTERS = 1000
 def claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> list[Claim[Job]] | None:
     """Claim up to ``limit`` due jobs. The heads of the serial keys must be current (``refresh_heads``).
 
-    Jobs that the file refuses to change are passed over. Return ``None`` if expired jobs were canceled instead; this
-    changes the heads, so the caller must claim again.
+    Jobs that the file refuses to change are passed over. Return ``None`` if expired jobs were canceled instead, or jobs
+    of fair tasks got their keys; this changes the heads, so the caller must claim again.
     """
     if obstacle := tx.row("claim_obstacle", token=request.token):
         if obstacle[0] == TOKEN_IS_ABANDONED:
             return []
         if expire(tx):
             return None
+    limits = Limits(tx)
+    unparked = set() if request.suspects else _park_due(tx, request, limits)
+    if unparked is None:
+        return None
+    claims = _claim_chosen(tx, request, passed_over, limits, unparked)
+    return None if unparked and not claims else claims
+
+
+def _claim_chosen(
+    tx: Transaction, request: ClaimRequest, passed_over: PassedOver, limits: Limits, unparked: set[str]
+) -> list[Claim[Job]]:
     for _ in range(MAX_CHOICES_PER_CLAIM):
-        limits = Limits(tx)
-        chosen = choose(tx, request, {int(key) for key in passed_over.current()}, limits.closed_tasks())
+        closed = {*limits.closed_tasks(), *unparked}
+        chosen = choose(tx, request, {int(key) for key in passed_over.current()}, closed)
         admission = limits.admit(chosen, request)
         limits.write_keys(admission)
         if admission.parked and not admission.ids:
+            limits = Limits(tx)
             continue
         rows, refused = _take(tx, request, admission.ids)
         limits.write(admission, {row[0]: row for row in rows})
@@ -71,7 +86,26 @@ def claim(tx: Transaction, request: ClaimRequest, passed_over: PassedOver) -> li
             raise next(iter(refused.values()))
         if rows or not refused:
             return [_to_claim(row, request.token) for row in rows]
+        limits = Limits(tx)
     return []
+
+
+def _park_due(tx: Transaction, request: ClaimRequest, limits: Limits) -> set[str] | None:
+    """Give due jobs of fair tasks their keys, as many as one transaction may.
+
+    Return the tasks that may have more of them: some of their keys may have no head yet, and would miss their turns. So
+    this claim leaves these tasks out. Return ``None`` if the heads are no longer current.
+    """
+    if not (fair := limits.fair_tasks - set(limits.closed_tasks())):
+        return set()
+    paused, left = read_pauses(tx), MAX_PARKED_PER_TRANSACTION
+    for stream in _free_streams(tx, request.tasks, request.queues.without(paused.queues), paused):
+        if stream.task in fair and (ids := [due[2] for due in islice(_due(tx, stream, None), left)]):
+            limits.park(stream.task, ids)
+            left -= len(ids)
+    if left == 0:
+        return fair
+    return set() if left == MAX_PARKED_PER_TRANSACTION else None
 
 
 def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tuple[list[Any], dict[int, Exception]]:
@@ -238,12 +272,13 @@ def _heads(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[C
 def refresh_heads(tx: Transaction) -> bool:
     """Update a limited number of heads whose recheck is due. Return False if there may be more."""
     stale = tx.rows("heads_to_recheck", limit=MAX_RECHECKS_PER_TRANSACTION)
+    limits = Limits(tx) if any(KEY_SEPARATOR in serial for serial, *_ in stale) else None
     for serial, task, queue in stale:
-        _refresh_head(tx, {"serial": serial, "task": task, "queue": queue})
+        _refresh_head(tx, {"serial": serial, "task": task, "queue": queue}, limits)
     return len(stale) < MAX_RECHECKS_PER_TRANSACTION
 
 
-def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
+def _refresh_head(tx: Transaction, head: dict[str, str], limits: Limits | None) -> None:
     priority, run_at, job_id, recheck_at = BELOW_ALL_PRIORITIES, None, None, None
     while job_id is None and (level := tx.row("next_serial_level", **head, priority=priority)):
         priority, at, head_id = level
@@ -251,10 +286,12 @@ def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
             run_at, job_id = at, head_id
         else:
             recheck_at = at if recheck_at is None else min(recheck_at, at)
-    if job_id is not None and KEY_SEPARATOR in head["serial"]:
-        opens_at = key_opens_at(tx, head["serial"])
+    if limits is not None and run_at is not None and KEY_SEPARATOR in head["serial"]:
+        opens_at, served_at = limits.key_opens_at(head["serial"]), limits.key(head["serial"]).served_at
         if opens_at > tx.now.wall:
             priority, run_at, job_id, recheck_at = BELOW_ALL_PRIORITIES, None, None, opens_at
+        elif served_at is not None:
+            run_at = max(run_at, served_at)
     if job_id is None and recheck_at is None:
         tx.run("drop_head", **head)
     else:
@@ -270,19 +307,22 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> 
     paused = read_pauses(tx)
     queues = queues.without(paused.queues)
     times = []
-    closed = Limits(tx).closed_tasks()
+    limits = Limits(tx)
+    closed = limits.closed_tasks()
     for task, opens_at in closed.items():
         if opens_at < NEVER and task not in paused.tasks and (tasks is None or task in tasks):
-            due_times = _due_times(tx, (task,), queues, paused)
+            due_times = _due_times(tx, (task,), queues, paused, limits)
             times += [max(min(due_times), opens_at * 1_000_000)] if due_times else []
     paused.tasks.update(closed)
-    times += _due_times(tx, tasks, queues, paused)
+    times += _due_times(tx, tasks, queues, paused, limits)
     times += tx.column("next_expiry")
     times = [due for due in times if due < NEVER_MICROS]
     return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
 
 
-def _due_times(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Pauses) -> list[float]:
+def _due_times(
+    tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Pauses, limits: Limits
+) -> list[float]:
     """Return times at which waiting jobs are due; the first of all is among them."""
     times: list[float] = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
     filters = _filters(tasks, queues) | {"paused": as_json([*paused.tasks])}
@@ -291,7 +331,7 @@ def _due_times(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, p
         priority = BELOW_ALL_PRIORITIES
         while level := tx.row("next_serial_level", serial=serial, task=task, queue=queue, priority=priority):
             priority = level[0]
-            times.append(max(level[1], key_opens_at(tx, serial)) if KEY_SEPARATOR in serial else level[1])
+            times.append(max(level[1], limits.key_opens_at(serial)) if KEY_SEPARATOR in serial else level[1])
     times += [due for due in tx.column("first_suspect", **filters) if due is not None]
     return times
 

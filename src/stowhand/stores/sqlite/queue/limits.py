@@ -7,7 +7,7 @@ many of the chosen jobs as there is room for. PostgreSQL has the same rules in f
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -32,10 +32,10 @@ class Limit:
         name: str,
         values: LimitValues,
         used: Iterable[int],
-        times: tuple[int | None, int | None],
+        times: tuple[int | None, int | None, int | None],
     ) -> None:
-        """``times``: the columns ``next_start`` and ``held_until``."""
-        next_start, held_until = times
+        """``times``: the columns ``next_start``, ``held_until`` and ``served_at``."""
+        next_start, held_until, self.served_at = times
         self.name = name
         self.values = values
         self._now = tx.now.wall / 1_000_000
@@ -103,7 +103,7 @@ class Limits:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._by_task = {task: TaskLimits(*names) for task, *names in tx.run("task_limits")}
+        self._by_task = _read_task_limits(tx)
         self._limits = {row[0]: _read_limit(tx, row) for row in tx.rows("limits")}
         self._keys: dict[str, Limit] = {}
 
@@ -129,9 +129,27 @@ class Limits:
             if self._tx.row("is_paused", name=name):
                 values = LimitValues(concurrency=0)
             used = self._tx.column("used_key_slots", name=name)
-            times = self._tx.row("limit_key", name=name) or (None, None)
+            times = self._tx.row("limit_key", name=name) or (None, None, None)
             self._keys[name] = Limit(self._tx, name, values, used, times)
         return self._keys[name]
+
+    def key_opens_at(self, name: str) -> int:
+        """Return the time in microseconds from which jobs of this key may start by its rate, or after a hold."""
+        return round(self.key(name).opens_for_starts_at * 1_000_000)
+
+    @property
+    def fair_tasks(self) -> set[str]:
+        """The tasks whose keys take turns."""
+        return {task for task, own in self._by_task.items() if own.fair}
+
+    def park(self, task: str, ids: Sequence[int]) -> None:
+        """Give waiting jobs of a task their keys, so that they leave the order of claims."""
+        own, names = self._by_task[task], defaultdict(list)
+        assert own.key_limit is not None
+        for job_id, _, _, payload in self._tx.run("limited_jobs", ids=as_json(ids)):
+            names[task_limits.key_name(own.key_limit, own.key, payload)].append(job_id)
+        for name, keyed in names.items():
+            self._tx.run("set_key", name=name, ids=as_json(keyed))
 
     def admit(self, chosen: Sequence[int], request: ClaimRequest) -> Admission:
         """Return those of the chosen jobs that may start, in their order. Jobs whose key has no room are parked.
@@ -184,6 +202,8 @@ class Limits:
             admission.slots[job_id] = (concurrency.name, concurrency.take_slot())
         if key is not None:
             admission.key_slots[job_id] = key.take_slot()
+            if own.fair:
+                admission.turns[job_id] = key.name
         admission.ids.append(job_id)
         return True
 
@@ -201,6 +221,10 @@ class Limits:
         for job_id, slot in admission.key_slots.items():
             if job_id in claimed:
                 self._tx.run("set_key_slot", id=job_id, slot=slot)
+        turns = [name for job_id, name in admission.turns.items() if job_id in claimed]
+        for name in turns:
+            self._tx.run("set_served", name=name)
+            self._tx.run("recheck_heads", name=name)
         for name, limit in self._limits.items():
             if (next_start := limit.changed_next_start) is not None:
                 self._tx.run("set_next_start", name=name, next_start=next_start)
@@ -220,17 +244,14 @@ class Admission:
         """The slots of jobs in concurrency limits."""
         self.key_slots: dict[int, int] = {}
         """The slots of jobs in keys of limits."""
+        self.turns: dict[int, str] = {}
+        """The keys of jobs whose keys take turns."""
         self.new_keys: dict[str, list[int]] = {}
         """Jobs that may start and have no key yet, by their key."""
         self.slotless: set[int] = set()
         """Jobs whose key has no room."""
         self.parked: dict[str, list[int]] = {}
         """Those of them that have no key yet, by their key. They leave the order of claims."""
-
-
-def key_opens_at(tx: Transaction, name: str) -> int:
-    """Return the time in microseconds from which jobs of this key may start by its rate, or after a hold."""
-    return round(Limits(tx).key(name).opens_for_starts_at * 1_000_000)
 
 
 def hold(tx: Transaction, task: str, serial: str | None, seconds: float) -> None:
@@ -240,9 +261,8 @@ def hold(tx: Transaction, task: str, serial: str | None, seconds: float) -> None
         tx.run("hold_key", name=serial, until=until)
         tx.run("recheck_heads", name=serial)
         return
-    for own in (TaskLimits(*names) for name, *names in tx.run("task_limits") if name == task):
-        for name in own.names:
-            tx.run("hold_limit", name=name, until=until)
+    for name in _read_task_limits(tx).get(task, NO_LIMITS).names:
+        tx.run("hold_limit", name=name, until=until)
 
 
 def declare(tx: Transaction, declarations: TaskDeclarations) -> None:
@@ -251,14 +271,18 @@ def declare(tx: Transaction, declarations: TaskDeclarations) -> None:
     for name, values in declarations.limits.items():
         in_effect = overridden(values, overrides.get(name, LimitValues()))
         tx.run("declare_limit", name=name, declared=_encode(values), key_concurrency=in_effect.key_concurrency)
-    for task, *names_before in tx.rows("task_limits"):
-        before, now = TaskLimits(*names_before), declarations.tasks.get(task, NO_LIMITS)
+    tasks_before = _read_task_limits(tx)
+    for task, before in tasks_before.items():
+        now = declarations.tasks.get(task, NO_LIMITS)
         if task in declarations.queues and (before.key_limit, before.key) != (now.key_limit, now.key):
             tx.run("take_keys", task=task)
     for task, own in declarations.tasks.items():
         names = {"concurrency": own.concurrency, "rate": own.rate, "key_limit": own.key_limit, "key": own.key}
-        tx.run("declare_task_limits", task=task, **names)
+        tx.run("declare_task_limits", task=task, **names, fair=own.fair)
     tx.run("clear_task_limits", tasks=as_json([task for task in declarations.queues if task not in declarations.tasks]))
+    for name in _fair_limits(tasks_before.values()) - _fair_limits(_read_task_limits(tx).values()):
+        tx.run("end_turns", name=name)
+        tx.run("recheck_keys", name=name)
     tx.run("clear_limits")
 
 
@@ -273,9 +297,15 @@ def set_override(tx: Transaction, name: str, changes: LimitValues) -> bool:
 
 
 def reset(tx: Transaction, name: str) -> bool:
-    """Remove the override of a limit, and end its hold. Return whether there was one. Raises InvalidJob."""
+    """Remove the override of a limit, and end its hold and those of its keys.
+
+    Return whether there was one. Raises InvalidJob.
+    """
     _find(tx, name)
     has_changed = tx.run("reset_limit", name=name).rowcount > 0
+    if tx.run("end_holds", name=name).rowcount > 0:
+        tx.run("recheck_keys", name=name)
+        has_changed = True
     tx.run("clear_limits")
     return has_changed
 
@@ -288,11 +318,22 @@ def _find(tx: Transaction, name: str) -> tuple[LimitValues, LimitValues]:
     raise task_limits.unknown_limit(name)
 
 
+def _fair_limits(tasks: Iterable[TaskLimits]) -> set[str]:
+    return {own.key_limit for own in tasks if own.fair and own.key_limit is not None}
+
+
+def _read_task_limits(tx: Transaction) -> dict[str, TaskLimits]:
+    return {
+        task: TaskLimits(concurrency, rate, key_limit, key, bool(fair))
+        for task, concurrency, rate, key_limit, key, fair in tx.run("task_limits")
+    }
+
+
 def _read_limit(tx: Transaction, row: tuple[str, str, str, int | None, int | None]) -> Limit:
     name, declared, override, *times = row
     values = overridden(_decode(declared), _decode(override))
     used = [] if values.concurrency is None else tx.column("used_slots", name=name)
-    return Limit(tx, name, values, used, (times[0], times[1]))
+    return Limit(tx, name, values, used, (times[0], times[1], None))
 
 
 def _decode(text: str) -> LimitValues:

@@ -354,6 +354,11 @@ declare
   -- While no task has a limit, this query is the only cost of limits.
   _limited_tasks text[] := array(select t.task from {schema}.task_limits t);
   _is_limited boolean := cardinality(_limited_tasks) > 0 or _rooms is not null;
+  _fair text[];
+  _is_any_fair boolean := false;
+  _free_tasks text[];
+  _without text[];
+  _is_parking boolean := false;
   _task_names text[];
   _admitted record;
   _keyed record;
@@ -379,6 +384,26 @@ begin
   if _is_limited then
     _tasks := {schema}.open_tasks(_tasks, _at);
     if cardinality(_tasks) = 0 then return; end if;
+    select array_agg(t.task) filter (where _tasks is null or t.task = any(_tasks)), count(*) > 0
+      into _fair, _is_any_fair from {schema}.task_limits t where t.is_fair;
+  end if;
+  _free_tasks := _tasks;
+  if _fair is not null and not _suspects then
+    _is_parking := {schema}.park_due(_fair, _queues, _excluded, _at);
+    _free_tasks := array(
+      select t.task from unnest(coalesce(_tasks, {schema}.waiting_tasks())) with ordinality as t(task, place)
+      where t.task <> all(_fair) order by t.place);
+    -- Some keys may have no parked job yet, so no job of these tasks starts: their turns would be missed.
+    if _is_parking then
+      _tasks := _free_tasks;
+      _fair := null;
+    end if;
+  end if;
+  if _is_limited and _tasks is not null then
+    -- Many keys may wait for tasks that this claim leaves out, for example for a full limit of all keys.
+    _without := (select array_agg(n.name) from (
+      select t.key_limit as name from {schema}.task_limits t where t.key_limit is not null
+      group by t.key_limit having not bool_or(t.task = any(_tasks))) n);
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
@@ -386,8 +411,10 @@ begin
       from {schema}.pick_suspects(_limit, _tasks, _forbidden, _queues, _excluded, _at) p;
     _picked := _in_serials.heads;
   else
-    _picked := {schema}.pick_free(
-      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+    if _free_tasks is null or cardinality(_free_tasks) > 0 then
+      _picked := {schema}.pick_free(
+        _limit, _free_tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+    end if;
     -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from {schema}.live j where {scout})
        or exists (select from {schema}.limit_keys q where q.hint_run_at is not null) then
@@ -396,11 +423,13 @@ begin
         select j.priority, j.run_at, j.id into _last from {schema}.live j where j.id = _picked[_limit];
       end if;
       select p.heads, p.names, p.unfinished into _in_serials from {schema}.pick_heads(
-        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id) p;
+        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id, _fair, _without) p;
       if cardinality(_in_serials.heads) > 0 then
         _picked := array(
           select j.id from {schema}.live j where j.id = any(_picked || _in_serials.heads)
-          order by j.priority, j.run_at, j.id limit _limit);
+          order by case when _fair is null or j.serial is null then row(j.priority, j.run_at, j.id)::{schema}.place
+            else {schema}.key_place(j.serial, row(j.priority, j.run_at, j.id)::{schema}.place, _at) end
+          limit _limit);
       elsif _in_serials.unfinished and cardinality(_picked) = 0 then
         id := 0;
         return next;
@@ -450,10 +479,6 @@ begin
     end if;
     _admitted := {schema}.admit(_keyed.ids, _task_names, coalesce(_free, _most), _rooms, _at);
     _picked := _admitted.ids;
-    if _keyed.keyed is not null then
-      perform {schema}.refresh_hint(n.name, _at) from (
-        select distinct k.name from unnest(_keyed.keyed, _keyed.names) as k(id, name) where k.id <> all(_picked)) n;
-    end if;
     if cardinality(_picked) = 0 and (_admitted.is_locked or _keyed.is_changed) then
       perform set_config('synchronous_commit', 'off', true);  -- a job whose parking is lost in a crash is parked again
       id := 0;
@@ -467,13 +492,20 @@ begin
         cross join lateral (select l.serial from {schema}.live l where l.id = p.id offset 0) j
       order by p.place));
   end if;
-  if cardinality(_picked) = 0 then return; end if;
+  if cardinality(_picked) = 0 then
+    if _is_parking or _fair is not null and {schema}.show_hidden_keys(_at) then
+      perform set_config('synchronous_commit', 'off', true);  -- as above
+      id := 0;
+      return next;
+    end if;
+    return;
+  end if;
 
   return query
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, absorbed = false, 
+        lease_until = _until, started_at = _at, absorbed = false,
         serial = case when j.serial is null and _keyed.keyed is not null then (
           select {schema}.key_name(t.key_limit, j.payload #>> t.key_path) from {schema}.task_limits t
           where t.task = j.task and t.key_limit is not null) else j.serial end,
@@ -488,6 +520,16 @@ begin
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
   if _is_limited then perform {schema}.note_starts(_picked, _task_names, _at); end if;
+  if _is_any_fair then
+    -- Keys of one claim have had their turns in its order.
+    update {schema}.limit_keys q set served_at = _at, turn = s.turn from (
+      select k.serial, nextval({turns_text}) as turn from (
+        select j.serial from unnest(_picked) with ordinality as p(id, place) cross join lateral (
+            select l.task, l.serial from {schema}.live l where l.id = p.id offset 0) j
+          join {schema}.task_limits t on t.task = j.task and t.is_fair
+        order by p.place) k) s
+    where q.name = s.serial;
+  end if;
   if cardinality(_in_serials.names) > 0 or _keyed.keyed is not null then
     perform {schema}.clear_hints(_in_serials.heads, _picked, _at);
   end if;

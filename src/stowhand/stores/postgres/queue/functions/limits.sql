@@ -17,6 +17,9 @@
 -- (serials.sql): a serial key is a key with one slot. A job gets its key when a claim first chooses it: it starts, or, if the
 -- key has no room, it is parked: it leaves the order of claims by one write, and waits in the order of its key.
 --
+-- The keys of a fair task take turns: a key's place in the order of claims is not before its last claim (`served_at`). For
+-- that, all its due jobs are parked before one starts (`park_due`), so each claim starts at most one job of a key.
+--
 -- The arithmetic of rates is in jobs/task_limits.py too. The client has checked all values.
 
 -- Return the start of the next job of a rate if all starts were evenly spaced. It is at most `burst` intervals ahead,
@@ -50,14 +53,19 @@ language sql immutable as $$
     - (coalesce(_burst, 1) - 1) * _seconds / _rate * interval '1 second'
 $$;
 
+-- Return the slots in use of a concurrency limit. PostgreSQL expands such a function in a FROM clause.
+create or replace function {schema}.used_slots(_name text) returns table (slot int)
+language sql stable as $$
+  select j.limit_slot from {schema}.live j
+  where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
+$$;
+
 -- Return the tasks of which no job may start now, and the time from which one may; infinity: when a job ends.
 create or replace function {schema}.closed_tasks(_at timestamptz) returns table (task text, opens_at timestamptz)
 language sql stable as $$
   with state as materialized (
     select l.name, l.held_until,
-      case when l.concurrency <= (
-          select count(*) from {schema}.live j
-          where j.limit_name = l.name and j.limit_slot is not null and j.worker is not null)
+      case when l.concurrency <= (select count(*) from {schema}.used_slots(l.name))
         then 'infinity'::timestamptz end as slot_at,
       {schema}.rate_opens_at(l.next_start, l.rate, l.rate_seconds, l.burst, _at) as rate_at
     from {schema}.limits l
@@ -91,10 +99,7 @@ $$;
 -- Return this many free slots of a limit, the lowest numbers first.
 create or replace function {schema}.free_slots(_name text, _count int) returns int[]
 language sql stable as $$
-  with used as materialized (
-    select j.limit_slot as slot from {schema}.live j
-    where j.limit_name = _name and j.limit_slot is not null and j.worker is not null
-  )
+  with used as materialized (select u.slot from {schema}.used_slots(_name) u)
   select array(
     select g.slot from generate_series(1, (select count(*)::int from used) + _count) as g(slot)
     except select u.slot from used u
@@ -137,9 +142,7 @@ begin
     into _room, _ahead, _starts
     from unnest(_locked) with ordinality as n(name, place)
       join {schema}.limits l on l.name = n.name
-      cross join lateral (
-        select count(*)::int as used from {schema}.live j
-        where j.limit_name = n.name and j.limit_slot is not null and j.worker is not null) u;
+      cross join lateral (select count(*)::int as used from {schema}.used_slots(n.name)) u;
   if array_position(_tasks, _tasks[1]) = 1 and cardinality(array_remove(_tasks, _tasks[1])) = 0 then
     -- All jobs are of one task, which is usual in a large batch.
     select t.* into _one from {schema}.task_limits t where t.task = _tasks[1];
@@ -253,6 +256,22 @@ language sql stable as $$
   select count(*) from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null
 $$;
 
+-- Return of these keys of limits how many slots are free (0 for a paused key), and the time from which a job may start by
+-- the rate or after a hold; NULL: now. The keys have rows.
+create or replace function {schema}.key_states(_names text[], _at timestamptz)
+returns table (name text, slots int, opens_at timestamptz)
+language sql stable as $$
+  select q.name, case when q.paused_at is not null then 0 when l.key_concurrency is null then 2147483647 else (
+      select greatest(l.key_concurrency - count(*), 0)::int from {schema}.live j
+      where j.serial = q.name and j.key_slot is not null and j.worker is not null) end,
+    case when o.at > _at then o.at end
+  from unnest(_names) as n(name)
+    cross join lateral (select k.* from {schema}.limit_keys k where k.name = n.name offset 0) q
+    left join lateral (select k.* from {schema}.limits k where k.name = split_part(n.name, E'\t', 1) offset 0) l on true
+    cross join lateral (select greatest(q.held_until, {schema}.rate_opens_at(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) as at) o
+$$;
+
 -- Return how many jobs of this key of a limit may start now.
 create or replace function {schema}.key_room(_name text, _at timestamptz) returns int
 language sql stable as $$
@@ -278,6 +297,23 @@ begin
     select q.name from {schema}.limit_keys q where q.name = any(_names) order by q.name for update skip locked);
 end $$;
 
+-- Leave hints for keys whose jobs have just been parked. `_firsts`: the first parked job of each key.
+create or replace function {schema}.hint_parked(_names text[], _firsts {schema}.place[], _at timestamptz) returns void
+language plpgsql as $$
+begin
+  update {schema}.limit_keys q set absorbed = true where q.name = any(_names) and not q.absorbed;
+  -- As `refresh_hint`, for all keys at once: these jobs may be the first of their keys.
+  update {schema}.limit_keys q set hint_priority = p.priority, hint_run_at = p.run_at, hint_id = p.id
+    from (
+      select s.name, (h.place).* from unnest(_names, _firsts) as f(name, priority, run_at, id)
+        cross join lateral {schema}.key_states(array[f.name], _at) s
+        cross join lateral (select {schema}.key_place(
+          s.name, row(f.priority, greatest(f.run_at, s.opens_at), f.id)::{schema}.place, _at) as place offset 0) h
+      where s.slots > 0) p
+    where q.name = p.name and (q.hint_id is null
+      or (p.priority, p.run_at, p.id) < (q.hint_priority, q.hint_run_at, q.hint_id));
+end $$;
+
 -- For picked jobs of limits with keys that have no key yet: keep as many of each key as may start now, and park the
 -- others. `keyed` and `names`: the kept ones and their keys. `is_changed`: jobs were parked, or a key was locked, so the
 -- caller claims again if no job is left. `_tasks`: the tasks of the picked jobs, in their order. `_held`: the keys of picked
@@ -292,6 +328,8 @@ declare
   _locked text[];
   _rooms int[];
   _parked bigint[];
+  _parked_names text[];
+  _firsts {schema}.place[];
 begin
   ids := _picked; is_changed := false;
   if not exists (select from {schema}.task_limits t where t.key_limit is not null and t.task = any(_tasks)) then return; end if;
@@ -317,19 +355,79 @@ begin
       array_agg(n.id) filter (where n.number > _rooms[n.k])
     into keyed, names, _parked from numbered n;
   if _parked is not null then
-    update {schema}.limit_keys q set absorbed = true
-      where not q.absorbed and q.name = any(array(
-        select distinct u.name from unnest(_ids, _names) as u(id, name) where u.id = any(_parked)));
-    update {schema}.live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked);
-    -- Keys that are open, or open by themselves, need a hint. An open one needs it because `admit` may refuse its kept
-    -- jobs, and then no claim of them computes the hint.
-    perform {schema}.refresh_hint(n.name, _at) from unnest(_locked) as n(name)
-      where ({schema}.key_opens_at(n.name, _at) = 'infinity') is not true;
+    with parked as (
+      update {schema}.live l set serial = _names[array_position(_ids, l.id)], absorbed = true where l.id = any(_parked)
+        returning l.id, l.serial, l.priority, l.run_at
+    ), first as (
+      select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::{schema}.place as place
+      from parked p order by p.serial, p.priority, p.run_at, p.id
+    )
+    select array_agg(f.serial), array_agg(f.place) into _parked_names, _firsts from first f;
+    -- An open key needs a hint because `admit` may refuse its kept jobs, and then no claim of them computes the hint.
+    perform {schema}.hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
   ids := array(
     select p.id from unnest(_picked) with ordinality as p(id, place)
     where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
+end $$;
+
+-- Give these waiting jobs of fair tasks their keys, and park them. Return those that stay in the order of claims, because
+-- another transaction has locked them or their keys. The next claim parks them.
+create or replace function {schema}.park(_ids bigint[], _at timestamptz) returns bigint[]
+language plpgsql as $$
+declare
+  _names text[];
+  _locked text[];
+  _parked bigint[];
+  _firsts {schema}.place[];
+  _all bigint[] := _ids;
+begin
+  select array_agg(k.id), array_agg(k.name) into _ids, _names from (
+    select j.id, coalesce(j.serial, {schema}.key_name(t.key_limit, j.payload #>> t.key_path)) as name
+    from unnest(_ids) as f(id)
+      cross join lateral (
+        select l.id, l.task, l.serial, l.payload from {schema}.live l where l.id = f.id and l.state in ('queued', 'errored')
+          and not l.absorbed and l.resets + 0 < 2 offset 0 for update skip locked) j
+      join {schema}.task_limits t on t.task = j.task and t.key_limit is not null) k;
+  if _ids is null then return _all; end if;
+  _locked := {schema}.lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
+  with parked as (
+    update {schema}.live l
+      set serial = _names[array_position(_ids, l.id)], absorbed = _names[array_position(_ids, l.id)] = any(_locked)
+      where l.id = any(_ids)
+      returning l.id, l.serial, l.absorbed, l.priority, l.run_at
+  ), first as (
+    select distinct on (p.serial) p.serial, row(p.priority, p.run_at, p.id)::{schema}.place as place
+    from parked p where p.absorbed order by p.serial, p.priority, p.run_at, p.id
+  )
+  select (select array_agg(p.id) from parked p where p.absorbed), array_agg(f.serial), array_agg(f.place)
+    into _parked, _names, _firsts from first f;
+  perform {schema}.hint_parked(_names, _firsts, _at);
+  return array(select a.id from unnest(_all) as a(id) where a.id = any(_parked) is not true);
+end $$;
+
+-- Park a limited number of due jobs of these fair tasks that have no key yet. Return whether there may be more.
+create or replace function {schema}.park_due(_tasks text[], _queues text[], _excluded text[], _at timestamptz) returns boolean
+language plpgsql as $$
+declare
+  _most constant int := 400;
+  _ids bigint[] := {schema}.pick_free(_most, _tasks, null, _queues, _excluded, _at, null, null, null);
+begin
+  if cardinality(_ids) > 0 then perform {schema}.park(_ids, _at); end if;
+  return cardinality(_ids) = _most;
+end $$;
+
+-- Update the hints of fair keys that a clock, which was set back, hides. Return whether one of them is due.
+create or replace function {schema}.show_hidden_keys(_at timestamptz) returns boolean
+language plpgsql as $$
+declare
+  _names text[] := array(
+    select q.name from {schema}.limit_keys q
+    where q.hint_run_at is not null and q.hint_run_at > _at and q.served_at > _at limit 100 for update skip locked);
+begin
+  perform {schema}.refresh_hint(n.name, _at) from unnest(_names) as n(name);
+  return exists (select from {schema}.limit_keys q where q.name = any(_names) and q.hint_run_at <= _at);
 end $$;
 
 -- Return the slots for these jobs, in their order, each the lowest free one of its key.
@@ -396,9 +494,7 @@ begin
   if exists (
     select from (select n.name, count(*) as freed from unnest(_names) as n(name) group by n.name) f
       join {schema}.limits l on l.name = f.name
-      cross join lateral (
-        select count(*) as used from {schema}.live j
-        where j.limit_name = f.name and j.limit_slot is not null and j.worker is not null) u
+      cross join lateral (select count(*) as used from {schema}.used_slots(f.name)) u
       join {schema}.task_limits t on t.concurrency = f.name
     where u.used + f.freed >= l.concurrency and {schema}.earliest_due(array[t.task], null, null, _at) <= _at)
   then
@@ -425,6 +521,16 @@ begin
   perform {schema}.wake();
 end $$;
 
+-- Forget the turns of the keys of a limit, whose tasks are no longer fair.
+create or replace function {schema}.end_turns(_limit text) returns void
+language plpgsql as $$
+begin
+  update {schema}.limit_keys q set served_at = null where q.name = any(array(
+    select k.name from {schema}.limit_keys k
+    where starts_with(k.name, _limit || E'\t') and k.served_at is not null order by k.name for update));
+  perform {schema}.refresh_keys(_limit);
+end $$;
+
 -- Take the keys of waiting jobs of these tasks, which declare another key now: the next claim gives them the new one.
 create or replace function {schema}.take_keys(_tasks text[]) returns void
 language sql as $$
@@ -442,6 +548,7 @@ language plpgsql as $$
 declare
   _changed text[];
   _moved text[];
+  _fair text[];
 begin
   if not exists (select from json_each(_limits)) and not exists (select from {schema}.limits) then return; end if;
   perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
@@ -455,15 +562,16 @@ begin
     where t.task = any(_all) and t.key_limit is not null and not exists (
       select from json_each(_tasks) d where d.key = t.task and d.value->>'key_limit' = t.key_limit
         and string_to_array(d.value->>'key', '.') = t.key_path);
-  insert into {schema}.task_limits as known (task, concurrency, rate, key_limit, key_path)
+  select array_agg(t.key_limit) into _fair from {schema}.task_limits t where t.is_fair;
+  insert into {schema}.task_limits as known (task, concurrency, rate, key_limit, key_path, is_fair)
     select d.key, d.value->>'concurrency', d.value->>'rate', d.value->>'key_limit',
-      string_to_array(d.value->>'key', '.')
+      string_to_array(d.value->>'key', '.'), coalesce((d.value->>'fair')::boolean, false)
     from json_each(_tasks) d
     on conflict (task) do update
       set concurrency = excluded.concurrency, rate = excluded.rate, key_limit = excluded.key_limit,
-        key_path = excluded.key_path
-      where (known.concurrency, known.rate, known.key_limit, known.key_path) is distinct from
-        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path);
+        key_path = excluded.key_path, is_fair = excluded.is_fair
+      where (known.concurrency, known.rate, known.key_limit, known.key_path, known.is_fair) is distinct from
+        (excluded.concurrency, excluded.rate, excluded.key_limit, excluded.key_path, excluded.is_fair);
   delete from {schema}.task_limits t
     where t.task = any(_all) and not exists (select from json_each(_tasks) d where d.key = t.task);
   -- A row that a settlement has locked stays until the next declaration.
@@ -476,6 +584,8 @@ begin
     perform {schema}.take_keys(_moved);
     perform {schema}.wake();
   end if;
+  perform {schema}.end_turns(f.name) from unnest(_fair) as f(name)
+    where not exists (select from {schema}.task_limits t where t.key_limit = f.name and t.is_fair);
   perform {schema}.refresh_keys(c.name) from unnest(_changed) as c(name);
 end $$;
 
@@ -517,11 +627,12 @@ begin
   return true;
 end $$;
 
--- Remove the override of a limit, and end its hold. Return true if there was one. A limit without tasks is removed.
+-- Remove the override of a limit, and end its hold and those of its keys. Return true if there was one. A limit without tasks is removed.
 create or replace function {schema}.reset_limit(limit_name text) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _changed boolean;
+  _held text[];
 begin
   -- A worker that starts may declare the limit at this moment.
   perform pg_advisory_xact_lock(hashtextextended({channel}, 6));
@@ -531,6 +642,11 @@ begin
   update {schema}.limits l set override = '{}', held_until = null
     where l.name = limit_name and (l.override <> '{}' or l.held_until is not null);
   _changed := found;
+  _held := array(
+    select q.name from {schema}.limit_keys q
+    where starts_with(q.name, limit_name || E'\t') and q.held_until is not null order by q.name for update);
+  update {schema}.limit_keys q set held_until = null where q.name = any(_held);
+  _changed := _changed or cardinality(_held) > 0;
   delete from {schema}.limits l
     where l.name = limit_name and not exists (
       select from {schema}.task_limits t where l.name in (t.concurrency, t.rate, t.key_limit));

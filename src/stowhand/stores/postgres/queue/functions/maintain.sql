@@ -64,6 +64,7 @@ begin
   perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.limit_keys q
     where q.absorbed and q.hint_run_at is null and {schema}.key_opens_at(q.name, _at) is distinct from 'infinity'
     having count(*) > 0;
+  perform {schema}.show_hidden_keys(_at);
 end $$;
 
 -- Delete rows of serial keys that no job needs. This is a separate statement under the lock of the row, so no claim is

@@ -1,7 +1,7 @@
 -- Keys: jobs with the same serial key run one at a time, in order; of a limit with keys, a limited number (limits.sql). The
 -- name of such a key contains a tab, which no serial key does.
 --
--- Each key has a row in `serials`, which a claim locks before it chooses a job of the key. Then a later statement reads
+-- Each key has a row in `limit_keys`, which a claim locks before it chooses a job of the key. Then a later statement reads
 -- whether a job of the key is processing: it has the slot of the key (`live.key_slot`), which a unique index keeps for one
 -- job. So whatever ends `processing` frees the key in the same write, also a DELETE by hand. (SKIP LOCKED on the jobs alone
 -- does not keep the order, as measured.) An enqueue does not touch the row. No job of a paused key is claimed (operate.sql).
@@ -100,6 +100,15 @@ begin
   return _best;
 end $$;
 
+-- Return the place of a key of a limit in the order of claims. It is that of its first job, or, if the keys take turns and
+-- this is later, that of its last claim. A time in the future, which a clock that was set back leaves, would hide the key.
+create or replace function {schema}.key_place(_name text, _first {schema}.place, _at timestamptz) returns {schema}.place
+language sql stable as $$
+  select coalesce((
+    select row(_first.priority, least(q.served_at, _at), q.turn)::{schema}.place from {schema}.limit_keys q
+    where q.name = _name and q.served_at >= _first.run_at and _at >= _first.run_at), _first)
+$$;
+
 -- Compute the hint of a free key anew. A row that would not change is not written. The caller has locked the row.
 create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
 language plpgsql as $$
@@ -114,6 +123,7 @@ begin
   end if;
   _best := {schema}.serial_head(_name, null, null, null, null, _at);
   if _best.run_at < _opens_at then _best.run_at := _opens_at; end if;
+  if position(E'\t' in _name) > 0 and _best.id is not null then _best := {schema}.key_place(_name, _best, _at); end if;
   update {schema}.limit_keys q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
@@ -236,8 +246,9 @@ begin
     end if;
     continue when _name = any(_but) or {schema}.key_opens_at(_name, _at) is not null;
     _head := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
-    continue when _head.id is null or _head.run_at > _at
-      or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
+    continue when _head.id is null or _head.run_at > _at;
+    if position(E'\t' in _name) > 0 then _head := {schema}.key_place(_name, _head, _at); end if;
+    continue when (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
     _heads := _heads || _head;
   end loop;
@@ -246,10 +257,11 @@ end $$;
 
 -- Return the heads of free serial keys: at most one job of each key, at most `_limit` in all, and none after the place
 -- `_bound_*` (NULL: no bound). Return their keys too, whose rows stay locked until the commit. `unfinished`: the time
--- was up before a job was found, so the caller claims again.
+-- was up before a job was found, or a key has moved meanwhile, so the caller claims again. `_fair`: tasks whose keys take turns. Scouts of them are parked
+-- first (`park`), since a scout has the place of its job and not that of its key. `_without`: limits whose keys are left out.
 create or replace function {schema}.pick_heads(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
-  _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
+  _bound_priority int, _bound_run_at timestamptz, _bound_id bigint, _fair text[], _without text[],
   out heads bigint[], out names text[], out unfinished boolean
 )
 language plpgsql as $$
@@ -259,7 +271,8 @@ declare
   -- _place is the place that the walk has reached.
   --
   -- _held are keys that were found held. _passed are scouts of these keys, and of keys that this claim takes: they may
-  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim.
+  -- be absorbed. _dull are keys that need not be tried again: they are locked, or have no job for this claim. _unparked
+  -- are scouts of fair tasks that stay scouts, because another transaction has locked them or their keys.
   _began timestamptz := clock_timestamp();
   _page int := 32;
   _seen int;
@@ -270,6 +283,9 @@ declare
   _held text[] := '{}';
   _dull text[] := '{}';
   _passed bigint[] := '{}';
+  _unparked bigint[] := '{}';
+  _is_parking boolean;
+  _has_missed boolean := false;
   _place record;
   _next record;
   _head bigint;
@@ -287,12 +303,14 @@ begin
       (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.limit_keys q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
+          and (_without is null or split_part(q.name, E'\t', 1) <> all(_without))
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
     ) m order by m.priority, m.run_at, m.id limit 1;
     exit when not found
       or (_next.priority, _next.run_at, _next.id) > (_bound_priority, _bound_run_at, _bound_id);
     _seen := 0;
     _vain := 0;
+    _is_parking := false;
     if _next.run_at <= _at then
       for _place in
         -- Two short ordered scans are merged by a sort of their rows. Without a limit in each of them, the planner
@@ -300,20 +318,26 @@ begin
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-              and {schema}.takes(_queues, _excluded, j.queue) as ours from {schema}.live j
+              and {schema}.takes(_queues, _excluded, j.queue) as ours, j.task = any(_fair) as fair from {schema}.live j
             where {scout}
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.limit_keys q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true, false from {schema}.limit_keys q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
+              and (_without is null or split_part(q.name, E'\t', 1) <> all(_without))
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
         ) m order by m.priority, m.run_at, m.id limit _page
       loop
         exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
         _seen := _seen + 1;
         _vain := _vain + 1;
+        if _place.fair then
+          continue when _place.id = any(_unparked);
+          _is_parking := true;
+          exit;
+        end if;
         continue when not _place.ours or _place.serial = any(_dull);
         if not (_place.serial = any(names) or _place.serial = any(_held)) then
           case {schema}.open_serial(_place.serial, _at)
@@ -323,6 +347,15 @@ begin
             _dull := _dull || _place.serial;
             continue;
           else
+            -- Since this round was read, another claim may have given the key its turn.
+            if _fair is not null and not _place.scout and not exists (
+              select from {schema}.limit_keys q where q.name = _place.serial
+                and (q.hint_priority, q.hint_run_at, q.hint_id) = (_place.priority, _place.run_at, _place.id))
+            then
+              _dull := _dull || _place.serial;
+              _has_missed := true;
+              continue;
+            end if;
             _head := {schema}.take_head(_place.serial, _tasks, _forbidden, _queues, _excluded, _at);
             if _head is not null then
               heads := heads || _head;
@@ -339,6 +372,20 @@ begin
         end if;
         if _place.scout then _passed := _passed || _place.id; end if;
       end loop;
+    end if;
+    if _is_parking then
+      -- Then read again from this place: the hints of the keys are there or behind it.
+      _unparked := _unparked || {schema}.park(array(
+        select s.id from (
+          select j.id, j.task from {schema}.live j
+          where {scout}
+            and j.priority = _place.priority and j.run_at <= _at and (j.run_at, j.id) >= (_place.run_at, _place.id)
+          order by j.priority, j.run_at, j.id limit 400) s
+        where s.task = any(_fair) and s.id <> all(_unparked)), _at);
+      select _place.priority as priority, _place.run_at as run_at, _place.id - 1 as id into _place;
+      unfinished := cardinality(heads) = 0 and clock_timestamp() > _began + interval '250 milliseconds';
+      exit when clock_timestamp() > _began + interval '250 milliseconds';
+      continue;
     end if;
     _full := _seen = _page;
     -- Most of the round was in vain: go from key to key if there are few keys, otherwise read large pages.
@@ -378,6 +425,7 @@ begin
       exit;
     end if;
   end loop;
+  if _has_missed and cardinality(heads) = 0 then unfinished := true; end if;
 end $$;
 
 -- Update the hints of keys whose jobs this claim has picked. Serial keys are held now. `_heads` are all heads that this claim

@@ -242,10 +242,13 @@ create type {schema}.new_job as (
 -- A serial key, or a key of a limit (its name is as in live.serial), from the first claim of one of its jobs. `absorbed`:
 -- some of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key must leave a hint: the position
 -- and the time at which to look for its next job. `next_start` and `held_until` are as in `limits`, for a key of a limit.
+-- `served_at` and `turn`: the last claim of the key, if the keys of its task take turns.
 create table {schema}.limit_keys (
   name text primary key,
   next_start timestamptz,
   held_until timestamptz,
+  served_at timestamptz,
+  turn bigint,
   absorbed boolean not null default false,
   hint_priority int,
   hint_run_at timestamptz,
@@ -255,6 +258,9 @@ create table {schema}.limit_keys (
   constraint hint_whole check (
     (hint_run_at is null) = (hint_priority is null) and (hint_run_at is null) = (hint_id is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- Turns have the place of ids in the order of claims, behind all ids.
+create sequence {schema}.turns minvalue 4611686018427387904;
 
 create index limit_keys_hinted on {schema}.limit_keys (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
 
@@ -313,8 +319,11 @@ create table {schema}.task_limits (
   -- the key.
   key_limit text references {schema}.limits (name),
   key_path text[],
+  -- Whether the keys take turns.
+  is_fair boolean not null default false,
   constraint has_a_limit check (concurrency is not null or rate is not null or key_limit is not null),
-  constraint path_of_a_key check (key_limit is not null or key_path is null)
+  constraint path_of_a_key check (key_limit is not null or key_path is null),
+  constraint turns_of_keys check (key_limit is not null or not is_fair)
 );
 
 -- The tokens of claims whose reply was lost. A token in this table cannot claim any more.

@@ -183,20 +183,27 @@ CREATE TABLE stowhand_task_limits (
     rate TEXT,
     -- The limit with keys, and the argument that is the key.
     key_limit TEXT,
-    key TEXT
+    key TEXT,
+    -- 1: the keys take turns.
+    fair INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- Keys of limits that have started jobs at a rate, or are held: by name, as in stowhand_jobs.serial.
+-- Keys of limits that have started jobs at a rate, take turns, or are held: by name, as in stowhand_jobs.serial. served_at:
+-- the last claim of a key that takes turns.
 CREATE TABLE stowhand_limit_keys (
     name TEXT PRIMARY KEY,
     next_start INTEGER,
-    held_until INTEGER
+    held_until INTEGER,
+    served_at INTEGER
 ) WITHOUT ROWID;
+
+CREATE INDEX stowhand_limit_keys_served ON stowhand_limit_keys (served_at) WHERE served_at IS NOT NULL;
 
 -- The head, that is the next job, of each (serial, task, queue). With it a claim reads only as many rows as it claims,
 -- however many keys there are and however many jobs each has. A head is computed again when recheck_at is reached.
 --   busy                   1: no more jobs of the key may run (of a serial key one), or the key is paused
---   priority, run_at, id   the first job that was due when the head was computed; NULL: no job was due
+--   priority, run_at, id   the first job that was due when the head was computed; NULL: no job was due. If the key takes
+--                          turns, run_at is not before its last claim.
 --   recheck_at             the time at which a better job may be due; NULL: not before a change
 CREATE TABLE stowhand_heads (
     serial TEXT NOT NULL,

@@ -120,7 +120,9 @@ ORDER BY priority, run_at, id
 
 -- name: first_allowed
 -- If the head has a forbidden flag, a later job of the serial key may be claimed.
-SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
+SELECT priority, max(run_at, coalesce((SELECT served_at FROM stowhand_limit_keys WHERE name = :serial), run_at)),
+    id, serial
+FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
 WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
     AND serial = :serial AND task = :task AND coalesce(queue, 'default') = :queue AND run_at <= :now
     AND {is_allowed}
@@ -147,7 +149,8 @@ DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task AND queue = :
 -- name: first_head
 -- The time at which the first head is due, or must be rechecked. Heads with the lowest time are unknown (`stale_heads`).
 -- A paused key is left out: resuming it wakes the workers. So is a key of a limit without a free slot.
-SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
+-- A head with a job is due; the time of its turn may be later.
+SELECT min(iif(id IS NULL, recheck_at, min(run_at, :now))) FROM stowhand_heads
 WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND (busy = 0 OR instr(serial, char(9)) = 0)
     AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT value FROM json_each(:paused))
