@@ -474,6 +474,33 @@ async def test_failed_children_can_be_created_anew(harness: StoreHarness) -> Non
     assert await claim_task(harness) is not None
 
 
+async def test_a_failed_child_that_was_created_anew_records_nothing_when_it_is_retried(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 1)
+    old = await end_child(harness, judged(Fail("no")))
+    lease = await harness.take(tasks=("t",))
+    await wait(harness, lease, "pack", children=(NewJob(task="child"),), places=(0,), value='{"size": 1}')
+    new = await harness.take(tasks=("child",))
+    await harness.store.admin.retry_jobs([old.job_id])
+    await end_child(harness, with_result('"old"'))
+    assert await claim_task(harness) is None
+    await harness.settle(new, with_result('"new"'))
+    assert (await steps(harness, lease.job_id))["pack[0]"].value == '"new"'
+    assert await claim_task(harness) is not None
+
+
+async def test_a_failed_child_that_is_retried_replaces_its_error(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 2)
+    failed = await end_child(harness, judged(Fail("no")))
+    await harness.store.admin.retry_jobs([failed.job_id])
+    for value in ("1", "2"):
+        await end_child(harness, with_result(value))
+    recorded = await steps(harness, lease.job_id)
+    assert recorded["pack"].remaining == 0
+    assert {recorded[f"pack[{place}]"].value for place in range(2)} == {"1", "2"}
+
+
 @pytest.mark.parametrize("act", ["cancel", "remove", "fail"])
 async def test_the_end_of_a_waiting_parent_by_hand_cancels_its_children(harness: StoreHarness, act: str) -> None:
     lease = await harness.start()

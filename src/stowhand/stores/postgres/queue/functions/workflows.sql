@@ -79,13 +79,18 @@ declare
   _until timestamptz := coalesce(
     (_wait->>'until')::timestamptz, _at + (_wait->>'delay')::double precision * interval '1 second');
   _payload json;
+  _places int[];
   _remaining int;
   _is_over boolean;
 begin
   if _note is not null then
-    delete from {schema}.steps s
-      where s.job_id = _id and s.name = _step and s.place = any(array(
-        select p.place::int from json_array_elements_text(_wait->'places') as p(place)));
+    _places := array(select p.place::int from json_array_elements_text(_wait->'places') as p(place));
+    delete from {schema}.steps s where s.job_id = _id and s.name = _step and s.place = any(_places);
+    if found then
+      -- These children failed, and are created anew: if one of the old ones is retried by hand, it records nothing.
+      update {schema}.live j set parent_step = null, parent_place = null
+        where j.parent_id = _id and j.parent_id is not null and j.parent_step = _step and j.parent_place = any(_places);
+    end if;
     insert into {schema}.steps as known (job_id, name, place, value, remaining, at)
       values (_id, _step, -1, _note::json, (_wait->>'children')::int, _at)
       on conflict (job_id, name, place) do update
@@ -186,7 +191,7 @@ begin
     select distinct j.parent_id, j.parent_step
     from unnest(_ids) as u(id) cross join lateral (
       select l.parent_id, l.parent_step from {schema}.live l where l.id = u.id offset 0) j  -- not by live_children
-    where j.parent_id is not null order by 1, 2) p;
+    where j.parent_step is not null order by 1, 2) p;
   if _parents is null then return; end if;
   perform from {schema}.steps s
     where s.place = -1 and (s.job_id, s.name) in (select p.id, p.name from unnest(_parents, _names) as p(id, name))
@@ -198,10 +203,10 @@ begin
         _at
       from unnest(_ids, _values, _errors) as u(id, value, error) cross join lateral (
         select l.parent_id, l.parent_step, l.parent_place from {schema}.live l where l.id = u.id offset 0) j
-      where j.parent_id is not null and exists (
+      where j.parent_step is not null and exists (
         select from {schema}.steps h where h.job_id = j.parent_id and h.name = j.parent_step and h.place = -1)
-      on conflict (job_id, name, place) do update set value = excluded.value, error = excluded.error
-        where known.value is null
+      on conflict (job_id, name, place) do update set value = excluded.value, error = null
+        where known.value is null and excluded.value is not null
       returning job_id, name, xmax = 0 as is_new
   ), counted as (
     select e.job_id, e.name, count(*) filter (where e.is_new)::int as number from ended e group by e.job_id, e.name
