@@ -32,7 +32,7 @@ WORDS = {
     "backoff": "how-to/set-retries-and-backoff",
     "failure handler": "how-to/act-when-a-job-fails",
     "http worker": "how-to/lend-a-store",
-    "workflow": "how-to/run-a-flow",
+    "workflow": "explanation/workflows",
     "ttl": "how-to/let-a-job-expire",
     "fifo": "how-to/run-jobs-one-after-another",
     "prometheus": "how-to/watch-a-worker-with-prometheus",
