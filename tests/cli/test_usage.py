@@ -43,7 +43,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
     [
         (("wroker",), "did you mean 'worker'?"),
         (("jobs", "lst"), "did you mean 'list'?"),
-        (("jobs", "qqq"), "available: cancel, complete, explain, fail, failures, list"),
+        (("jobs", "qqq"), "available: cancel, complete, explain, fail, failures, fork"),
         (("worker", "--jbos", "3"), "--jobs"),
         (("worker", "--schema_only"), "--schema-only"),
         (("jobs", "list", "--state", "quueed"), "queued, processing, errored"),

@@ -629,3 +629,37 @@ async def test_a_retried_job_keeps_its_steps(harness: StoreHarness) -> None:
     assert (await steps(harness, again.job_id))["charge"].value == "1"
     await harness.pass_time(LEASE)
     assert await harness.claim(token=new_token()) == []
+
+
+# -- explanations -------------------------------------------------------------------------------------------
+
+
+async def first_reason(harness: StoreHarness, job_id: int) -> tuple[str, str]:
+    explanation = await harness.store.inspect.explain(job_id)
+    assert explanation is not None
+    return explanation.reasons[0].code, explanation.reasons[0].text
+
+
+@needs("inspect")
+async def test_explain_says_what_a_workflow_waits_for(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await wait(harness, lease, event="paid:42")
+    code, text = await first_reason(harness, lease.job_id)
+    assert code == "waits_for_event"
+    assert text.startswith("it waits for the event 'paid:42' for ")
+    assert text.endswith("; nothing has emitted it")
+    sleeper = await harness.start()
+    await wait(harness, sleeper, delay=DAY)
+    code, text = await first_reason(harness, sleeper.job_id)
+    assert code == "sleeps"
+    assert text.startswith("it sleeps in its step 'pause' until ")
+
+
+@needs("inspect")
+async def test_explain_counts_the_children_that_a_workflow_waits_for(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 3)
+    await end_child(harness, judged(Fail("broken")))
+    code, text = await first_reason(harness, lease.job_id)
+    assert code == "waits_for_child_jobs"
+    assert text.startswith("it waits for 2 of 3 children of its step 'pack' (1 failed), for ")

@@ -15,7 +15,10 @@ from stowhand.jobs.fields import ATTRIBUTE_NAMES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.queue_store import Failures
+from stowhand.protocols.workflows import RecordedStep
 
+MAX_SHOWN_CHARACTERS = 80
+"""Maximum length of the value of a step in a table."""
 STATE_COLORS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
 
 
@@ -68,6 +71,22 @@ FAILURE_COLUMNS: list[Column[Failures]] = [
     Column("error", "LAST ERROR", is_multiline=True),
     Column("is_cut"),
 ]
+
+
+STEP_COLUMNS: list[Column[RecordedStep]] = [
+    Column("name", "STEP"),
+    Column("place", "PLACE", is_right_aligned=True),
+    Column("at", "RECORDED"),
+    Column("until", "UNTIL"),
+    Column("remaining", "REMAINING", is_right_aligned=True),
+    Column("value", "VALUE", value=lambda step: _decoded_or_text(step.value), text=lambda step: _shorten(step.value)),
+    Column("error", "ERROR", text=lambda step: _shorten(step.error)),
+]
+
+
+def _shorten(text: str | None) -> str:
+    shown = text or ""
+    return shown if len(shown) <= MAX_SHOWN_CHARACTERS else f"{shown[:MAX_SHOWN_CHARACTERS]}…"
 
 
 def list_columns(jobs: Sequence[Job]) -> list[Column[Job]]:

@@ -16,7 +16,7 @@ from stowhand.cli.enqueue import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.input import ParsedText, confirm_change, with_options
 from stowhand.cli.job_filter import RequestedFilter, filter_options, take_filter
-from stowhand.cli.job_views import FAILURE_COLUMNS, job_fields, job_page, list_columns
+from stowhand.cli.job_views import FAILURE_COLUMNS, STEP_COLUMNS, job_fields, job_page, list_columns
 from stowhand.cli.options import json_option, limit_option, settings_of, store_options
 from stowhand.cli.program import as_called
 from stowhand.cli.replies import show_all, show_answers, show_one
@@ -28,8 +28,9 @@ from stowhand.jobs.job import Job, State
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.counts import BoundedCount
 from stowhand.protocols.operator import MAX_PURGE_COUNT, Ages, Explanation
-from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule
+from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule, require_part
 from stowhand.protocols.validation import validate_reschedule
+from stowhand.protocols.workflows import RecordedStep
 from stowhand.service.exit_codes import FAILURE, OK
 
 
@@ -314,6 +315,45 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **option_values: Any) 
             click.echo()
         code = show_one(explanation, f"job {job_id}", _reasons_json if as_json else _reasons) or code
     return code
+
+
+@command.command("steps")
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+@json_option
+@store_options
+def list_steps(job_id: int, as_json: bool, **option_values: Any) -> int:
+    """List the recorded steps of a workflow, in the order of recording."""
+
+    async def find(store: QueueStore) -> tuple[Job, Sequence[RecordedStep]] | None:
+        workflows = require_part(store, "workflows", store.workflows)
+        job = await store.jobs.get(job_id)
+        return None if job is None else (job, await workflows.read(job_id))
+
+    result = with_store(settings_of(option_values).store, find)
+    if result is None:
+        return show_one(result, f"job {job_id}", str)
+    job, steps = result
+    if not as_json and job.waits_for is not None:
+        click.echo(escape(f"{job.id} ({job.task}) waits for {job.waits_for}"))
+    show_all(steps, f"Job {job_id} has no recorded steps.", STEP_COLUMNS, as_json=as_json)
+    return OK
+
+
+@command.command("fork")
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+@click.option("--from", "step", required=True, metavar="STEP", help="The first step that runs again.")
+@json_option
+@store_options
+def fork_job(job_id: int, step: str, as_json: bool, **option_values: Any) -> int:
+    """Enqueue a copy of a workflow, with the steps that it recorded before this one."""
+
+    async def fork(store: QueueStore) -> Job | None:
+        return await require_part(store, "workflows", store.workflows).fork(job_id, step)
+
+    def show(job: Job) -> str:
+        return json_line(job_fields(job)) if as_json else str(job.id)
+
+    return show_one(with_store(settings_of(option_values).store, fork), f"job {job_id}", show)
 
 
 @command.command("purge")

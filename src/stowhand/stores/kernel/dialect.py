@@ -22,6 +22,7 @@ FILLING_NAMES = (
     *("throughput", "total_throughput"),
     *("pauses", "paused_serials", "task_queues"),
     *("limits", "task_limits", "limit_keys", "slots"),
+    "steps",
     *("next_ready", "next_queued", "next_serial"),
     *(
         "ready",

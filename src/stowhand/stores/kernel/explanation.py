@@ -13,7 +13,7 @@ from stowhand.stores.kernel.columns import JOB_COLUMNS
 from stowhand.stores.kernel.counts import list_pauses
 from stowhand.stores.kernel.limits import closed_tasks, read_limits_of
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
-from stowhand.stores.kernel.reasons import ClaimScope, Facts, Holder, WorkerLoad, claim_scope, explain
+from stowhand.stores.kernel.reasons import ClaimScope, Facts, Holder, WaitOfJob, WorkerLoad, claim_scope, explain
 from stowhand.stores.kernel.workers import list_workers
 
 _JOB_QUERY = f"""
@@ -22,6 +22,16 @@ SELECT {JOB_COLUMNS} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB_COL
 _LEASE_QUERY = "SELECT {lease_until}, expires_at, {on_failure_task}, serial FROM {live} WHERE id = :id"
 _PAUSE_QUERY = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
 _HOLDER_QUERY = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
+# Waits that have not ended, and steps with children: the newest first.
+_WAITS_QUERY = """
+SELECT name, at, until, remaining,
+    (SELECT count(*) FROM {steps} AS child
+        WHERE child.job_id = step.job_id AND child.name = step.name AND child.place >= 0),
+    (SELECT count(*) FROM {steps} AS child
+        WHERE child.job_id = step.job_id AND child.name = step.name AND child.place >= 0 AND child.error IS NOT NULL)
+FROM {steps} AS step WHERE job_id = :id AND (place = -1 OR (place = 0 AND value IS NULL AND error IS NULL))
+ORDER BY at DESC
+"""
 # The priority is compared twice: SQLite's search in the index uses only the first column of the row comparison.
 _JOBS_AHEAD_QUERY = """
 SELECT count(*) FROM (
@@ -73,6 +83,7 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
             },
             expires_at=None if expires_at is None else engine.read_moment(expires_at),
             on_failure=on_failure,
+            wait=(yield from _read_wait(engine, job)),
         )
     )
 
@@ -83,6 +94,18 @@ def _read_holder(engine: Engine, job: Job) -> Question[Holder | None]:
     rows = yield Query(_HOLDER_QUERY, {"serial": job.serial, "id": job.id})
     for job_id, worker, since, until in rows:
         return Holder(job_id, worker, engine.read_moment(since), None if until is None else engine.read_moment(until))
+    return None
+
+
+def _read_wait(engine: Engine, job: Job) -> Question[WaitOfJob | None]:
+    """Read the step that the job waits in (``Job.waits_for``)."""
+    if job.waits_for is None:
+        return None
+    kind, _, subject = job.waits_for.partition(":")
+    for name, at, until, remaining, ended, failed in (yield Query(_WAITS_QUERY, {"id": job.id})):
+        if (remaining is not None) == (kind == "children") and (kind == "event" or name == subject):
+            end = None if until is None else engine.read_moment(until)
+            return WaitOfJob(kind, subject, engine.read_moment(at), end, remaining or 0, ended, failed)
     return None
 
 

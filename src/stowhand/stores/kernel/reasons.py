@@ -63,6 +63,24 @@ class ClaimScope(msgspec.Struct, frozen=True):
     """Flags that all these workers forbid."""
 
 
+class WaitOfJob(msgspec.Struct, frozen=True):
+    """The wait of a workflow that has not ended."""
+
+    kind: str
+    """``time``, ``event`` or ``children``."""
+    subject: str
+    """The name of the event, or of the step."""
+    since: datetime
+    until: datetime | None
+    """The end of the wait, if it has one."""
+    remaining: int = 0
+    """The number of children that have not ended."""
+    ended: int = 0
+    """The number of children that have ended."""
+    failed: int = 0
+    """The number of children that failed or were canceled, among the ended ones."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a job and its surroundings at one time of the store's clock."""
 
@@ -91,6 +109,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Set for a job that no worker has claimed yet."""
     on_failure: str | None = None
     """The task of the job that reports its failure."""
+    wait: WaitOfJob | None = None
+    """What the workflow waits for."""
 
 
 def claim_scope(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> ClaimScope | None:
@@ -173,6 +193,8 @@ def _explain_waiting(facts: Facts) -> Iterator[Reason]:
         parked = "it is the parent of a flow and waits for its children: the end of the last one wakes it"
         next_check = f"it checks its children at {_format_time(job.run_at)}"
         yield Reason("waits_for_children", f"{parked}; {next_check}", CHILDREN_FIX)
+    elif not is_due and facts.wait is not None:
+        yield _explain_wait(facts.wait, facts.now)
     elif not is_due and job.state is State.ERRORED:
         ended = f"attempt {job.attempts} of {job.max_attempts} failed{_describe_error(job)}"
         failed = f"{ended}; the next one is due at {_format_time(job.run_at)}"
@@ -199,6 +221,21 @@ def _explain_waiting(facts: Facts) -> Iterator[Reason]:
         loads = [*_explain_busy_slots(facts)]
         yield from loads or (() if obstacles else _explain_overdue(facts))
         yield Reason("due", _describe_position(facts))
+
+
+def _explain_wait(wait: WaitOfJob, now: datetime) -> Reason:
+    duration = format_duration(max((now - wait.since).total_seconds() // 1, 0.0))
+    limit = "" if wait.until is None else f"; it continues without at {_format_time(wait.until)}"
+    if wait.kind == "event":
+        return Reason(
+            "waits_for_event", f"it waits for the event {wait.subject!r} for {duration}; nothing has emitted it{limit}"
+        )
+    if wait.kind == "children":
+        size = wait.remaining + wait.ended
+        failed = f" ({wait.failed} failed)" if wait.failed else ""
+        text = f"it waits for {wait.remaining} of {size} children of its step {wait.subject!r}{failed}, for {duration}"
+        return Reason("waits_for_child_jobs", f"{text}{limit}")
+    return Reason("sleeps", f"it sleeps in its step {wait.subject!r} until {_format_time(wait.until)}")
 
 
 def _explain_pauses(facts: Facts) -> Iterator[Reason]:

@@ -82,6 +82,7 @@ _DIALECT_FILLINGS = {
         " from {schema}.limits)"
     ),
     "task_limits": "{schema}.task_limits",
+    "steps": "{schema}.steps",
     "limit_keys": "{schema}.limit_keys",
     "slots": "{schema}.live where limit_slot is not null and worker is not null",
     "paused_serials": (

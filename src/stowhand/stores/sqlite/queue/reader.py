@@ -59,6 +59,7 @@ SQLITE_DIALECT = Dialect(
         "task_queues": "stowhand_task_queues",
         "limits": "stowhand_limits",
         "task_limits": "stowhand_task_limits",
+        "steps": "stowhand_steps",
         "limit_keys": "stowhand_limit_keys",
         "slots": f"{_INDEXED_JOBS}_slots WHERE state = 'processing' AND limit_slot IS NOT NULL",
         "paused_serials": "stowhand_paused",
