@@ -542,8 +542,7 @@ begin
   _locked := "stowhand".lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
   -- A new statement under the locks. A picked job that has its key already takes a place of it.
   _rooms := array(
-    select "stowhand".key_room(n.name, _at) - coalesce(cardinality(array_positions(_held, n.name)), 0)
-    from unnest(_locked) with ordinality as n(name, place) order by n.place);
+    select s.room - coalesce(cardinality(array_positions(_held, s.name)), 0) from "stowhand".key_states(_locked, _at) s);
   with numbered as (
     select u.id, u.name, u.place, array_position(_locked, u.name) as k,
       row_number() over (partition by u.name order by u.place) as number
@@ -566,9 +565,11 @@ begin
     perform "stowhand".hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
-  ids := array(
-    select p.id from unnest(_picked) with ordinality as p(id, place)
-    where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
+  if is_changed then
+    ids := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place)
+      where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
+  end if;
 end $$;
 
 CREATE FUNCTION stowhand.adopt(_parent bigint, _step text, _places integer[], _ids bigint[]) RETURNS void
@@ -1173,11 +1174,15 @@ begin
     end if;
   end if;
   if _keyed.keyed is not null or cardinality(_held) > 0 then
-    _key_slots := "stowhand".slots_of_keys(array(
-      select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
-      from unnest(_picked) with ordinality as p(id, place)
-        cross join lateral (select l.serial from "stowhand".live l where l.id = p.id offset 0) j
-      order by p.place));
+    if _keyed.keyed = _picked then
+      _key_slots := "stowhand".slots_of_keys(_keyed.names);
+    else
+      _key_slots := "stowhand".slots_of_keys(array(
+        select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
+        from unnest(_picked) with ordinality as p(id, place)
+          cross join lateral (select l.serial from "stowhand".live l where l.id = p.id offset 0) j
+        order by p.place));
+    end if;
   end if;
   if cardinality(_picked) = 0 then
     if _is_parking or _fair is not null and "stowhand".show_hidden_keys(_at) then
@@ -1193,9 +1198,8 @@ begin
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, absorbed = false,
-        serial = case when j.serial is null and _keyed.keyed is not null then (
-          select "stowhand".key_name(t.key_limit, j.payload #>> t.key_path) from "stowhand".task_limits t
-          where t.task = j.task and t.key_limit is not null) else j.serial end,
+        serial = case when j.serial is null and _keyed.keyed is not null
+          then _keyed.names[array_position(_keyed.keyed, j.id)] else j.serial end,
         key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
                         when j.serial is not null then 1 end,
         limit_name = case when _admitted.limited is not null then (
@@ -2593,12 +2597,14 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(
+    select from (
       -- Most keys of a limit have no waiting job, which one step in an index tells.
-      case when position(E'\t' in f.name) = 0 or exists (
-        select from "stowhand".live j where j.serial = f.name and j.state in ('queued', 'errored') and j.serial is not null
-          and j.resets < 2) then f.name end, null, null, null, null, _at) h
-    where h.run_at <= _at and (position(E'\t' in f.name) = 0 or "stowhand".key_opens_at(f.name, _at) is null))
+      select n.name, position(E'\t' in n.name) > 0 as of_limit from unnest(_freed) as n(name)
+      where position(E'\t' in n.name) = 0 or exists (
+        select from "stowhand".live j where j.serial = n.name and j.state in ('queued', 'errored') and j.serial is not null
+          and j.resets < 2)
+      offset 0) f cross join lateral "stowhand".serial_head(f.name, null, null, null, null, _at) h
+    where case when h.run_at <= _at then not f.of_limit or "stowhand".key_opens_at(f.name, _at) is null end)
   then
     perform "stowhand".wake();
   end if;
@@ -2867,34 +2873,30 @@ CREATE FUNCTION stowhand.key_place(_name text, _first stowhand.place, _at timest
     where q.name = _name and q.served_at >= _first.run_at and _at >= _first.run_at), _first)
 $$;
 
-CREATE FUNCTION stowhand.key_room(_name text, _at timestamp with time zone) RETURNS integer
-    LANGUAGE sql STABLE
-    AS $$
-  select case when q.paused_at is not null or q.held_until > _at then 0
-    else coalesce(greatest(least(l.key_concurrency - "stowhand".key_slots_used(_name), "stowhand".starts_allowed(
-      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)), 0), 2147483647) end
-  from "stowhand".limit_keys q left join "stowhand".limits l on l.name = split_part(_name, E'\t', 1)
-  where q.name = _name
-$$;
-
 CREATE FUNCTION stowhand.key_slots_used(_name text) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
   select count(*) from "stowhand".live j where j.serial = _name and j.key_slot is not null and j.worker is not null
 $$;
 
-CREATE FUNCTION stowhand.key_states(_names text[], _at timestamp with time zone) RETURNS TABLE(name text, slots integer, opens_at timestamp with time zone)
+CREATE FUNCTION stowhand.key_states(_names text[], _at timestamp with time zone) RETURNS TABLE(name text, slots integer, room integer, opens_at timestamp with time zone)
     LANGUAGE sql STABLE
     AS $$
-  select q.name, case when q.paused_at is not null then 0 when l.key_concurrency is null then 2147483647 else (
-      select greatest(l.key_concurrency - count(*), 0)::int from "stowhand".live j
-      where j.serial = q.name and j.key_slot is not null and j.worker is not null) end,
+  select q.name, s.free, case when o.at > _at then 0 else least(s.free, "stowhand".starts_allowed(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) end,
     case when o.at > _at then o.at end
-  from unnest(_names) as n(name)
+  from unnest(_names) with ordinality as n(name, place)
     cross join lateral (select k.* from "stowhand".limit_keys k where k.name = n.name offset 0) q
     left join lateral (select k.* from "stowhand".limits k where k.name = split_part(n.name, E'\t', 1) offset 0) l on true
     cross join lateral (select greatest(q.held_until, "stowhand".rate_opens_at(
       q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) as at) o
+    cross join lateral (select case
+      when q.paused_at is not null then 0
+      when l.key_concurrency is null then 2147483647
+      else (
+        select greatest(l.key_concurrency - count(*), 0)::int from "stowhand".live j
+        where j.serial = q.name and j.key_slot is not null and j.worker is not null) end as free) s
+  order by n.place
 $$;
 
 CREATE FUNCTION stowhand.last_frames(_error text) RETURNS text
@@ -4721,18 +4723,16 @@ $$;
 CREATE FUNCTION stowhand.slots_of_keys(_names text[]) RETURNS integer[]
     LANGUAGE sql STABLE
     AS $$
-  with numbered as (
-    select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
-    from unnest(_names) with ordinality as n(name, place)
-  ), free as materialized (
-    select c.name, array(
-      select g.slot from generate_series(1, ("stowhand".key_slots_used(c.name) + c.count)::int) as g(slot)
-      except select j.key_slot from "stowhand".live j
-        where j.serial = c.name and j.key_slot is not null and j.worker is not null
-      order by 1 limit c.count) as slots
-    from (select n.name, count(*) as count from numbered n where n.name is not null group by n.name) c
-  )
-  select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
+  select array_agg(s.slot order by s.place)
+  from (
+    select n.name, array_agg(n.place order by n.place) as places from unnest(_names) with ordinality as n(name, place)
+    group by n.name) k
+    cross join lateral (
+      select array_agg(j.key_slot) as slots from "stowhand".live j
+      where j.serial = k.name and j.key_slot is not null and j.worker is not null) used
+    cross join lateral unnest(k.places, case when k.name is not null then array(
+      select g.slot from generate_series(1, cardinality(k.places) + coalesce(cardinality(used.slots), 0)) as g(slot)
+      where used.slots is null or g.slot <> all(used.slots) limit cardinality(k.places)) end) as s(place, slot)
 $$;
 
 CREATE FUNCTION stowhand.start_wait(_id bigint, _wait json, _at timestamp with time zone) RETURNS void

@@ -486,11 +486,15 @@ begin
     end if;
   end if;
   if _keyed.keyed is not null or cardinality(_held) > 0 then
-    _key_slots := {schema}.slots_of_keys(array(
-      select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
-      from unnest(_picked) with ordinality as p(id, place)
-        cross join lateral (select l.serial from {schema}.live l where l.id = p.id offset 0) j
-      order by p.place));
+    if _keyed.keyed = _picked then
+      _key_slots := {schema}.slots_of_keys(_keyed.names);
+    else
+      _key_slots := {schema}.slots_of_keys(array(
+        select coalesce(_keyed.names[array_position(_keyed.keyed, p.id)], j.serial)
+        from unnest(_picked) with ordinality as p(id, place)
+          cross join lateral (select l.serial from {schema}.live l where l.id = p.id offset 0) j
+        order by p.place));
+    end if;
   end if;
   if cardinality(_picked) = 0 then
     if _is_parking or _fair is not null and {schema}.show_hidden_keys(_at) then
@@ -506,9 +510,8 @@ begin
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, absorbed = false,
-        serial = case when j.serial is null and _keyed.keyed is not null then (
-          select {schema}.key_name(t.key_limit, j.payload #>> t.key_path) from {schema}.task_limits t
-          where t.task = j.task and t.key_limit is not null) else j.serial end,
+        serial = case when j.serial is null and _keyed.keyed is not null
+          then _keyed.names[array_position(_keyed.keyed, j.id)] else j.serial end,
         key_slot = case when _key_slots is not null then _key_slots[array_position(_picked, j.id)]
                         when j.serial is not null then 1 end,
         limit_name = case when _admitted.limited is not null then (

@@ -256,30 +256,26 @@ language sql stable as $$
   select count(*) from {schema}.live j where j.serial = _name and j.key_slot is not null and j.worker is not null
 $$;
 
--- Return of these keys of limits how many slots are free (0 for a paused key), and the time from which a job may start by
--- the rate or after a hold; NULL: now. The keys have rows.
+-- Return of these keys of limits, in their order, how many slots are free (0 for a paused key), how many jobs may start now,
+-- and the time from which a job may start by the rate or after a hold; NULL: now. The keys have rows.
 create or replace function {schema}.key_states(_names text[], _at timestamptz)
-returns table (name text, slots int, opens_at timestamptz)
+returns table (name text, slots int, room int, opens_at timestamptz)
 language sql stable as $$
-  select q.name, case when q.paused_at is not null then 0 when l.key_concurrency is null then 2147483647 else (
-      select greatest(l.key_concurrency - count(*), 0)::int from {schema}.live j
-      where j.serial = q.name and j.key_slot is not null and j.worker is not null) end,
+  select q.name, s.free, case when o.at > _at then 0 else least(s.free, {schema}.starts_allowed(
+      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) end,
     case when o.at > _at then o.at end
-  from unnest(_names) as n(name)
+  from unnest(_names) with ordinality as n(name, place)
     cross join lateral (select k.* from {schema}.limit_keys k where k.name = n.name offset 0) q
     left join lateral (select k.* from {schema}.limits k where k.name = split_part(n.name, E'\t', 1) offset 0) l on true
     cross join lateral (select greatest(q.held_until, {schema}.rate_opens_at(
       q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)) as at) o
-$$;
-
--- Return how many jobs of this key of a limit may start now.
-create or replace function {schema}.key_room(_name text, _at timestamptz) returns int
-language sql stable as $$
-  select case when q.paused_at is not null or q.held_until > _at then 0
-    else coalesce(greatest(least(l.key_concurrency - {schema}.key_slots_used(_name), {schema}.starts_allowed(
-      q.next_start, l.key_rate, l.key_rate_seconds, l.key_burst, _at)), 0), 2147483647) end
-  from {schema}.limit_keys q left join {schema}.limits l on l.name = split_part(_name, E'\t', 1)
-  where q.name = _name
+    cross join lateral (select case
+      when q.paused_at is not null then 0
+      when l.key_concurrency is null then 2147483647
+      else (
+        select greatest(l.key_concurrency - count(*), 0)::int from {schema}.live j
+        where j.serial = q.name and j.key_slot is not null and j.worker is not null) end as free) s
+  order by n.place
 $$;
 
 -- Lock the rows of those of these keys that no other transaction has locked; missing rows are made. Return their names.
@@ -343,8 +339,7 @@ begin
   _locked := {schema}.lock_keys(array(select distinct n.name from unnest(_names) as n(name)));
   -- A new statement under the locks. A picked job that has its key already takes a place of it.
   _rooms := array(
-    select {schema}.key_room(n.name, _at) - coalesce(cardinality(array_positions(_held, n.name)), 0)
-    from unnest(_locked) with ordinality as n(name, place) order by n.place);
+    select s.room - coalesce(cardinality(array_positions(_held, s.name)), 0) from {schema}.key_states(_locked, _at) s);
   with numbered as (
     select u.id, u.name, u.place, array_position(_locked, u.name) as k,
       row_number() over (partition by u.name order by u.place) as number
@@ -367,9 +362,11 @@ begin
     perform {schema}.hint_parked(_parked_names, _firsts, _at);
   end if;
   is_changed := cardinality(_ids) > coalesce(cardinality(keyed), 0);
-  ids := array(
-    select p.id from unnest(_picked) with ordinality as p(id, place)
-    where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
+  if is_changed then
+    ids := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place)
+      where p.id <> all(_ids) or p.id = any(keyed) order by p.place);
+  end if;
 end $$;
 
 -- Give these waiting jobs of fair tasks their keys, and park them. Return those that stay in the order of claims, because
@@ -430,21 +427,20 @@ begin
   return exists (select from {schema}.limit_keys q where q.name = any(_names) and q.hint_run_at <= _at);
 end $$;
 
--- Return the slots for these jobs, in their order, each the lowest free one of its key.
+-- Return the slots for these jobs, in their order, each the lowest free one of its key. `_names`: their keys. Without hash
+-- joins, a join by name would compare all jobs with all keys.
 create or replace function {schema}.slots_of_keys(_names text[]) returns int[]
 language sql stable as $$
-  with numbered as (
-    select n.name, n.place, row_number() over (partition by n.name order by n.place) as number
-    from unnest(_names) with ordinality as n(name, place)
-  ), free as materialized (
-    select c.name, array(
-      select g.slot from generate_series(1, ({schema}.key_slots_used(c.name) + c.count)::int) as g(slot)
-      except select j.key_slot from {schema}.live j
-        where j.serial = c.name and j.key_slot is not null and j.worker is not null
-      order by 1 limit c.count) as slots
-    from (select n.name, count(*) as count from numbered n where n.name is not null group by n.name) c
-  )
-  select array_agg(f.slots[n.number] order by n.place) from numbered n left join free f on f.name = n.name
+  select array_agg(s.slot order by s.place)
+  from (
+    select n.name, array_agg(n.place order by n.place) as places from unnest(_names) with ordinality as n(name, place)
+    group by n.name) k
+    cross join lateral (
+      select array_agg(j.key_slot) as slots from {schema}.live j
+      where j.serial = k.name and j.key_slot is not null and j.worker is not null) used
+    cross join lateral unnest(k.places, case when k.name is not null then array(
+      select g.slot from generate_series(1, cardinality(k.places) + coalesce(cardinality(used.slots), 0)) as g(slot)
+      where used.slots is null or g.slot <> all(used.slots) limit cardinality(k.places)) end) as s(place, slot)
 $$;
 
 -- Lock the limits that `hold_limits` changes for these jobs.

@@ -26,12 +26,14 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral {schema}.serial_head(
+    select from (
       -- Most keys of a limit have no waiting job, which one step in an index tells.
-      case when position(E'\t' in f.name) = 0 or exists (
-        select from {schema}.live j where j.serial = f.name and j.state in ('queued', 'errored') and j.serial is not null
-          and j.resets < 2) then f.name end, null, null, null, null, _at) h
-    where h.run_at <= _at and (position(E'\t' in f.name) = 0 or {schema}.key_opens_at(f.name, _at) is null))
+      select n.name, position(E'\t' in n.name) > 0 as of_limit from unnest(_freed) as n(name)
+      where position(E'\t' in n.name) = 0 or exists (
+        select from {schema}.live j where j.serial = n.name and j.state in ('queued', 'errored') and j.serial is not null
+          and j.resets < 2)
+      offset 0) f cross join lateral {schema}.serial_head(f.name, null, null, null, null, _at) h
+    where case when h.run_at <= _at then not f.of_limit or {schema}.key_opens_at(f.name, _at) is null end)
   then
     perform {schema}.wake();
   end if;
