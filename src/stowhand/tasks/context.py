@@ -461,7 +461,10 @@ class SyncContext(AttemptContext):
                     if inspect.iscoroutine(value):
                         value.close()
                         raise Misuse(f"ctx.step: {name!r} is an async function; use it in an async def task")
-                    self._run(lambda workflow: step.record(value, connection))  # noqa: B023 - called at once
+                    if connection is None:
+                        self._run(lambda workflow: step.record(value, None))  # noqa: B023 - called at once
+                    else:  # in this thread: a connection of sqlite3 belongs to the thread that has opened it
+                        step.record_in(self._run(lambda workflow: workflow.part()), value, connection)
         return cast("T", step.value)
 
     def sleep(self, delay: Duration) -> None:

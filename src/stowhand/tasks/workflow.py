@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -195,10 +195,25 @@ class Workflow:
         if connection is None:
             await self._recorder.record(self._lease, step)
         else:
-            workflows = await self._recorder.workflows()
-            is_held = workflows.record_in(connection, self._lease, step)
-            if not (await is_held if isinstance(is_held, Awaitable) else is_held):
-                raise LeaseLost(f"job {self._lease.job_id}: step {step.name!r}: the attempt has lost its lease")
+            is_held = (await self.part()).record_in(connection, self._lease, step)
+            self._refuse_lost(step, await is_held if isinstance(is_held, Awaitable) else is_held)
+
+    def record_in(self, part: Workflows, step: NewStep, connection: object) -> None:
+        """Record a step in the caller's transaction, in the caller's thread. Raises LeaseLost, or Misuse."""
+        is_held = part.record_in(connection, self._lease, step)
+        if isinstance(is_held, Awaitable):
+            if isinstance(is_held, Coroutine):
+                is_held.close()
+            raise Misuse("ctx.step: connection: this one is asynchronous; use it in an async def task")
+        self._refuse_lost(step, is_held)
+
+    async def part(self) -> Workflows:
+        """Return the store's part. Raises ConfigurationError if the store has none."""
+        return await self._recorder.workflows()
+
+    def _refuse_lost(self, step: NewStep, is_held: bool) -> None:
+        if not is_held:
+            raise LeaseLost(f"job {self._lease.job_id}: step {step.name!r}: the attempt has lost its lease")
 
     # -- waits -----------------------------------------------------------------------------------
 
@@ -354,9 +369,18 @@ class Step:
 
     async def record(self, value: object, connection: object) -> None:
         """Record the value. Raises InvalidJob, which is final: a retry would run the function again."""
-        text = strict_json.encode(value, what=f"the value of step {self.name!r}", limit=MAX_VALUE_BYTES)
+        text = self._encode(value)
         await self._workflow.record(NewStep(self.name, text), connection)
         self._text, self.is_recorded = text, True
+
+    def record_in(self, part: Workflows, value: object, connection: object) -> None:
+        """Record the value in the caller's transaction, in the caller's thread."""
+        text = self._encode(value)
+        self._workflow.record_in(part, NewStep(self.name, text), connection)
+        self._text, self.is_recorded = text, True
+
+    def _encode(self, value: object) -> str:
+        return strict_json.encode(value, what=f"the value of step {self.name!r}", limit=MAX_VALUE_BYTES)
 
     @property
     def value(self) -> Any:
