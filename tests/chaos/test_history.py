@@ -21,7 +21,7 @@ from tests.contract.backends import PostgresBackend, SqliteBackend
 from tests.model.test_differential import live
 from tests.support import history
 from tests.support.databases import Databases
-from tests.support.history import LIVE_ONLY, Change, Image, check_history
+from tests.support.history import LIVE_ONLY, Change, Image, Step, StepChange, check_history, check_steps, check_waits
 from tests.support.schema import install
 
 NEW = Image(
@@ -68,10 +68,14 @@ def test_a_lawful_life_breaks_no_rule() -> None:
     assert rules(life(NEW, RUNNING, replace(NEW, epoch=2, resets=1, started_at="1"))) == [], "reset"
     assert rules(life(NEW, RUNNING, replace(NEW, epoch=1, started_at="1"))) == [], "released"
     assert rules(life(NEW, CANCELED)) == []
+    assert rules(life(NEW, RUNNING, WAITING, replace(RUNNING, epoch=2, token="b", waits_for="time:sleep"))) == [], (
+        "waits"
+    )
     assert rules(life(NEW, RUNNING, FAILED, NEW_AGAIN, None), administered=True) == []
     assert rules(life(NEW, RUNNING, None), keeps_history=False) == []
 
 
+WAITING = replace(NEW, epoch=1, started_at="1", settled_token="a", waits_for="time:sleep")
 NEW_AGAIN = replace(FAILED, state=State.QUEUED, attempts=0)
 UNLAWFUL = {
     "begins as completed": (life(COMPLETED), "transition"),
@@ -85,6 +89,11 @@ UNLAWFUL = {
     "is claimed twice": (life(NEW, RUNNING, replace(RUNNING, token="b", epoch=2, attempts=2)), "transition"),
     "is settled under another token": (life(NEW, RUNNING, replace(COMPLETED, settled_token="b")), "transition"),
     "is settled by a release": (life(NEW, RUNNING, replace(NEW, epoch=1, attempts=1)), "transition"),
+    "waits and counts its attempt": (life(NEW, RUNNING, replace(WAITING, attempts=1)), "transition"),
+    "waits despite a cancellation": (
+        life(NEW, RUNNING, replace(RUNNING, cancel_requested=True), WAITING),
+        "transition",
+    ),
     "is errored with no attempt left": (
         life(*(replace(one, max_attempts=1) for one in (NEW, RUNNING, ERRORED))),
         "transition",
@@ -140,6 +149,67 @@ BEYOND = {
     "a slot above the limit of the key": (Concurrency(1, key="k"), replace(KEYED, key_slot=2), "key"),
     "no key": (Concurrency(1, key="k"), replace(NEW, key_slot=1), "key"),
 }
+
+
+PENDING, RECORDED, RECORDED_ANEW = Step(None, None), Step("1", None), Step("2", None)
+
+
+def steps(*images: Step | None, name: str = "s", place: int = 0) -> list[StepChange]:
+    """The changes of a step that becomes each of these, one after the other, from nothing."""
+    return [StepChange(1, name, place, old, new) for old, new in zip((None, *images), images, strict=False)]
+
+
+def family(*remaining: int, ended: int) -> list[StepChange]:
+    """The changes of a step with children: its row with these counts, and a row for each ended child."""
+    rows = steps(*(Step("{}", None, count) for count in remaining), place=-1)
+    return rows + [change for place in range(ended) for change in steps(RECORDED, place=place)]
+
+
+def test_a_lawful_workflow_breaks_no_rule() -> None:
+    assert check_steps([*steps(RECORDED), *steps(PENDING, RECORDED, name="event"), *family(2, 1, 0, ended=2)]) == []
+    assert check_steps(family(2, 1, ended=1)) == [], "one child has not ended"
+    assert check_steps(family(2, 1, 0, 1, 0, ended=3)) == [], "a failed child is created anew"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        (steps(RECORDED, RECORDED_ANEW), "step"),
+        (steps(Step(None, "timed out"), RECORDED), "step"),
+        (family(2, 1, 0, ended=1), "children"),
+        (family(2, 1, ended=2), "children"),
+        (family(1, -1, ended=2), "children"),
+    ],
+)
+def test_a_workflow_that_breaks_a_rule_is_reported(changes: list[StepChange], rule: str) -> None:
+    assert check_steps(changes)[0].rule == rule
+
+
+EVENT = "insert into stowhand_events (name, job_id, payload, at) values ('e', 0, '1', 0)"
+COUNT = (
+    "insert into stowhand_steps (job_id, name, place, value, remaining, epoch, at)"
+    " values (2, 's', -1, '{{}}', {}, 1, 0)"
+)
+LOST = {
+    "its time never comes": ("time:s", None),
+    "its event was emitted": ("event:e", EVENT),
+    "it has no such children": ("children:s", None),
+    "its children have ended": ("children:s", COUNT.format(0)),
+    "fewer children are left than it waits for": ("children:s", COUNT.format(1)),
+}
+
+
+@pytest.mark.parametrize("reason", LOST)
+def test_a_job_that_nothing_wakes_is_reported(tmp_path: Path, reason: str) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    asyncio.run(_installed(url))
+    claimed(url)
+    waits_for, statement = LOST[reason]
+    never = history.NEVER_MICROS
+    ask(url, f"update stowhand_jobs set waits_for = '{waits_for}', run_at = {never} where id = 2")
+    if statement is not None:
+        ask(url, statement)
+    assert [violation.reason for violation in check_waits(url)] == [f"it waits for {waits_for}, and {reason}"]
 
 
 @pytest.mark.parametrize(("limit", "image", "rule"), BEYOND.values(), ids=BEYOND)

@@ -31,12 +31,15 @@ from stowhand.jobs.lifecycle import (
     Retry,
     Settlement,
     Snooze,
+    Wait,
+    Waiting,
     effective_state,
     reset,
     settle,
 )
 from stowhand.jobs.limits import KEY_SEPARATOR
 from stowhand.limits import Concurrency, Rate
+from stowhand.protocols.workflows import STEP_OF_CHILDREN
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -59,10 +62,11 @@ class Image(msgspec.Struct, frozen=True):
     limit_slot: int | None = None
     key_slot: int | None = None
     task: str | None = None
+    waits_for: str | None = None
 
 
 COLUMNS = Image.__struct_fields__
-LIVE_ONLY = ("token", "loses_retries", "limit_name", "limit_slot", "key_slot")
+LIVE_ONLY = ("token", "loses_retries", "limit_name", "limit_slot", "key_slot", "waits_for")
 PAST_COLUMNS = tuple(name for name in COLUMNS if name not in LIVE_ONLY)
 Limits = Mapping[str, Sequence[Concurrency | Rate]]
 """What each task declares. No limit is shared, and none was changed in the run."""
@@ -83,6 +87,29 @@ class Change(msgspec.Struct, frozen=True):
     new: Image | None
     at: float = 0.0
     """Seconds since 1970 by the clock of the machine."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The columns of a recorded step that the rules are about."""
+
+    value: str | None
+    error: str | None
+    remaining: int | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it has a value or an error."""
+        return self.value is not None or self.error is not None
+
+
+class StepChange(msgspec.Struct, frozen=True):
+    """One committed change of a step, in the order of the log."""
+
+    job: int
+    name: str
+    place: int
+    old: Step | None
+    new: Step | None
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -186,6 +213,9 @@ def _of_job(changes: Sequence[Change]) -> Iterator[Transition]:
     waiting: Change | None = None
     for change in changes:
         if waiting is not None:
+            if _is_wait(waiting, change):
+                waiting = msgspec.structs.replace(waiting, new=change.new)
+                continue
             if _is_move(waiting, change):
                 yield Transition(waiting.n, change.job, waiting.old or change.old, waiting.new or change.new, change.at)
                 waiting = None
@@ -200,6 +230,14 @@ def _is_move(first: Change, second: Change) -> bool:
     """Whether one of the two takes the job from a table and the other one brings it into the other table."""
     is_move = first.is_past is not second.is_past and (first.old is None) is not (second.old is None)
     return is_move and (first.new is None) is (first.old is not None) and first.transaction == second.transaction
+
+
+def _is_wait(first: Change, second: Change) -> bool:
+    """Whether a settlement has queued a job, and then recorded for what the job waits (on PostgreSQL)."""
+    is_same = first.transaction is not None and first.transaction == second.transaction
+    is_end = is_same and first.old is not None and first.old.state is State.PROCESSING
+    is_queued = is_end and first.new is not None and first.new.state is State.QUEUED and first.new == second.old
+    return is_queued and second.new is not None and second.new.waits_for is not None
 
 
 class _Checker:
@@ -251,6 +289,8 @@ class _Checker:
             is_same = _lease_of(before) == _lease_of(after) and after.cancel_requested >= before.cancel_requested
             return None if is_same else "a running job changed its lease"
         ends = {*_ends(before), *(_ends_by_hand(before) if self._administered else ())}
+        if after.waits_for is not None:
+            ends |= set(_waits(before))
         end = _End(after.state, after.epoch, after.attempts, after.resets, after.settled_token)
         return None if end in ends else "no outcome, release or reset ends an attempt so"
 
@@ -363,6 +403,17 @@ def _ends(job: Image) -> Iterator[_End]:
     yield _end(job, decided, resets=job.resets + 1, epochs=1)
 
 
+def _waits(job: Image) -> Iterator[_End]:
+    """Yield every row of an attempt that ends because its workflow waits. The wait decides which attempts count."""
+    waiting = settle(
+        Waiting(Wait(step="s")), attempts=job.attempts, max_attempts=job.max_attempts, backoff=lambda n: 0.0
+    )
+    assert waiting.wait is not None
+    for attempts in range(job.attempts):
+        settlement = msgspec.structs.replace(waiting, wait=msgspec.structs.replace(waiting.wait, attempts=attempts))
+        yield _end(job, settlement, resets=0, settled_token=job.token)
+
+
 def _end(
     job: Image,
     settlement: Settlement,
@@ -379,6 +430,8 @@ def _end(
         continues=continues,
     )
     attempts = max(job.attempts - settlement.refund, 0)
+    if settlement.wait is not None:
+        attempts = settlement.wait.attempts
     if state is State.FAILED and job.loses_retries is not None:
         attempts = job.max_attempts
     return _End(state, job.epoch + epochs, attempts, resets, settled_token)
@@ -419,9 +472,113 @@ def _words(image: Image | None) -> str:
     return f"({', '.join(words)})"
 
 
+# -- workflows ----------------------------------------------------------------------------------
+
+
+def check_steps(changes: Iterable[StepChange], *, administered: bool = False) -> list[Violation]:
+    """Return every violation of the rules of steps.
+
+    Args:
+        changes: The log of the steps, in its order.
+        administered: Whether the run has retried failed children, or workflows, by hand.
+
+    """
+    return list(_StepChecker(administered).check(changes))
+
+
+class _Family(msgspec.Struct):
+    """The children of a step: how many were created, and how many of those have ended."""
+
+    created: int
+    ended: int = 0
+    is_copy: bool = False
+    """The step was copied by a fork, with its ended children."""
+
+
+class _StepChecker:
+    def __init__(self, administered: bool) -> None:
+        self._administered = administered
+        self._families: dict[tuple[int, str], _Family] = {}
+
+    def check(self, changes: Iterable[StepChange]) -> Iterator[Violation]:
+        last: dict[tuple[int, str], int] = {}
+        for change in changes:
+            family = change.job, change.name
+            for rule, reason in self._broken_by(change):
+                yield Violation(rule, change.job, f"step {change.name!r}[{change.place}]: {reason}")
+            if change.place == STEP_OF_CHILDREN and change.new is not None:
+                last[family] = change.new.remaining or 0
+        for (job, name), found in self._families.items():
+            expected = found.created - found.ended
+            if not found.is_copy and last[job, name] != expected:
+                reason = f"{found.created} children were created and {found.ended} have ended, {last[job, name]} remain"
+                yield Violation("children", job, f"step {name!r}: {reason}")
+
+    def _broken_by(self, change: StepChange) -> Iterator[tuple[str, str]]:
+        old, new = change.old, change.new
+        if change.place == STEP_OF_CHILDREN:
+            yield from self._count(change)
+        elif old is None and (family := self._families.get((change.job, change.name))) is not None:
+            family.ended += 1
+        elif old is not None and new is not None and old.is_recorded and new != old:
+            is_late = self._administered and old.value is None and (change.job, change.name) in self._families
+            if not is_late:
+                yield "step", f"{old} was recorded, and became {new}"
+
+    def _count(self, change: StepChange) -> Iterator[tuple[str, str]]:
+        key = change.job, change.name
+        if change.new is None:
+            self._families.pop(key, None)
+            return
+        remaining = change.new.remaining
+        if remaining is None or remaining < 0:
+            yield "children", f"{remaining} children remain"
+        before = 0 if change.old is None else change.old.remaining or 0
+        added = (remaining or 0) - before
+        if change.old is None:
+            self._families[key] = _Family(added, is_copy=added == 0)
+        elif added > 0:
+            self._families[key].created += added
+
+
+def check_waits(url: str) -> list[Violation]:
+    """Return the waiting jobs of a store that nothing will ever wake, though no call is under way."""
+    is_sqlite = _file(url) is not None
+    live, steps, events = (
+        ("stowhand_jobs", "stowhand_steps", "stowhand_events")
+        if is_sqlite
+        else ("stowhand.live", "stowhand.steps", "stowhand.events")
+    )
+    never = f"run_at >= {NEVER_MICROS}" if is_sqlite else "run_at >= '9999-12-31'"
+    waiting = f"select j.id, j.waits_for from {live} j where j.state = 'queued' and j.waits_for is not null"
+    step = f"select 1 from {steps} s where s.job_id = j.id"
+    header = f"{step} and s.place = {STEP_OF_CHILDREN} and 'children:' || s.name = j.waits_for"
+    child = f"select count(*) from {live} c where c.parent_id = s.job_id and c.parent_step = s.name"
+    lost = {
+        "its time never comes": f"{waiting} and j.waits_for like 'time:%' and {never}",
+        "its event was emitted": f"{waiting} and {never} and exists (select 1 from {events} e where"
+        " 'event:' || e.name = j.waits_for and e.job_id in (0, j.id))",
+        "its children have ended": f"{waiting} and {never} and exists ({header} and s.remaining = 0)",
+        "it has no such children": f"{waiting} and j.waits_for like 'children:%' and not exists ({header})",
+        "fewer children are left than it waits for": f"{waiting} and exists ({header}"
+        f" and s.remaining > ({child} and c.state <> 'failed'))",
+    }
+    return [
+        Violation("wake-up", job, f"it waits for {waits_for}, and {reason}")
+        for reason, statement in lost.items()
+        for job, waits_for in _rows(url, statement)
+    ]
+
+
+NEVER_MICROS = 253_402_214_400_000_000
+"""The last day of the year 9999, as SQLite has it: the run time of a job that only an event or its children wake."""
+
+
 # -- the log ------------------------------------------------------------------------------------
 
 LOG_TABLE = {"postgres": "transition_log.changes", "sqlite": "transition_log"}
+STEP_LOG_TABLE = {"postgres": "transition_log.steps", "sqlite": "transition_log_of_steps"}
+STEP_COLUMNS = Step.__struct_fields__
 
 
 def install(url: str) -> None:
@@ -439,6 +596,16 @@ def read_log(url: str) -> list[Change]:
     return [_change(row) for row in _rows(url, f"select * from {LOG_TABLE[_engine(url)]} order by n")]
 
 
+def read_steps(url: str) -> list[StepChange]:
+    """Return the log of the steps in its order."""
+    rows = _rows(url, f"select * from {STEP_LOG_TABLE[_engine(url)]} order by n")
+    return [
+        StepChange(job, name, place, None if was_new else Step(*old), None if is_gone else Step(*new))
+        for _, was_new, is_gone, job, name, place, *values in rows
+        for old, new in [(values[: len(STEP_COLUMNS)], values[len(STEP_COLUMNS) :])]
+    ]
+
+
 def log_end(url: str) -> int:
     """Return the place of the last change in the log."""
     ((end,),) = _rows(url, f"select coalesce(max(n), 0) from {LOG_TABLE[_engine(url)]}")
@@ -451,6 +618,7 @@ def assert_lawful(
     """Fail with every violation in the log, and unless the log ends as the tables are. Return the transitions."""
     changes = read_log(url)
     violations = check_history(changes, administered=administered, limits=limits, clock_steps=clock_steps)
+    violations += [*check_steps(read_steps(url), administered=administered), *check_waits(url)]
     found = [str(violation) for violation in violations]
     all_transitions = transitions(changes)
     last = {one.job: one.after for one in all_transitions}
@@ -506,6 +674,21 @@ def _insert(table: str, operation: str, log: str, cast: Callable[[str], str] = s
     return f"insert into {log} ({names}) values ({', '.join(values)});"
 
 
+def _insert_step(operation: str, log: str, cast: Callable[[str], str]) -> str:
+    """Return the statement of a trigger that logs one kind of change of a step."""
+    row = "old" if operation == "delete" else "new"
+    values = [str(int(operation == "insert")), str(int(operation == "delete"))]
+    values += [f"{row}.job_id", f"{row}.name", f"{row}.place"]
+    for when, absent_in in (("old", "insert"), ("new", "delete")):
+        values += [cast(f"{when}.{name}") if operation != absent_in else "null" for name in STEP_COLUMNS]
+    return f"insert into {log} ({', '.join(_step_log_columns())}) values ({', '.join(values)});"
+
+
+def _step_log_columns() -> list[str]:
+    columns = [f"{when}_{name}" for when in ("old", "new") for name in STEP_COLUMNS]
+    return ["was_new", "is_gone", "job", "name", "place", *columns]
+
+
 def _differs(table: str, operator: str) -> str:
     columns = PAST_COLUMNS if table == "history" else COLUMNS
     return " or ".join(f"old.{name} {operator} new.{name}" for name in columns if name != "started_at")
@@ -539,6 +722,23 @@ def _postgres_statements() -> Iterator[str]:
             end $$;
             create trigger transition_log_{operation} after {operation} on stowhand.{table}
               for each row {when} execute function {name}();"""
+    steps = ", ".join(f"{name} {'int' if name.endswith('remaining') else 'text'}" for name in _step_log_columns()[5:])
+    yield (
+        "create table transition_log.steps (n bigint generated always as identity,"
+        f" was_new int, is_gone int, job bigint, name text, place int, {steps});"
+    )
+    for operation in OPERATIONS:
+        insert = _insert_step(
+            operation, "transition_log.steps", lambda value: f"{value}::text" if value.endswith("value") else value
+        )
+        yield f"""
+            create function transition_log.steps_{operation}() returns trigger language plpgsql security definer as $$
+            begin
+              {insert}
+              return null;
+            end $$;
+            create trigger transition_log_{operation} after {operation} on stowhand.steps
+              for each row execute function transition_log.steps_{operation}();"""
 
 
 def _sqlite_statements() -> Iterator[str]:
@@ -557,4 +757,12 @@ def _sqlite_statements() -> Iterator[str]:
             create trigger transition_log_{table}_{operation} after {operation}
             on {"stowhand_jobs" if table == "live" else "stowhand_history"} {when} begin
               {_insert(table, operation, "transition_log", cast)}
+            end;"""
+    yield (
+        f"create table transition_log_of_steps (n integer primary key autoincrement, {', '.join(_step_log_columns())});"
+    )
+    for operation in OPERATIONS:
+        yield f"""
+            create trigger transition_log_steps_{operation} after {operation} on stowhand_steps begin
+              {_insert_step(operation, "transition_log_of_steps", str)}
             end;"""
