@@ -13,8 +13,8 @@ import msgspec
 
 from stowhand.errors import StoreError
 from tests.kill_points.points import Fault
-from tests.kill_points.scenarios import SCENARIOS
 from tests.kill_points.watched import watch
+from tests.kill_points.workflows import scenario_of
 from tests.kill_points.world import World
 
 UNREACHABLE = 3
@@ -26,7 +26,7 @@ def main(name: str, url: str, folder: str, fault: str = "") -> int:
     if world.is_sqlite:
         watch(world.folder / "points", msgspec.json.decode(fault, type=Fault) if fault else None)
     try:
-        asyncio.run(SCENARIOS[name].run(world))
+        asyncio.run(scenario_of(name).run(world))
     except StoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - the log of this process
         return UNREACHABLE

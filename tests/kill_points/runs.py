@@ -22,8 +22,9 @@ import psycopg
 from stowhand.stores.url import open_store
 from tests.kill_points.points import ENGINES, KINDS, MOMENTS, Engine, Fault, Kind, Moment
 from tests.kill_points.program import UNREACHABLE
-from tests.kill_points.scenarios import SCENARIOS, Result
+from tests.kill_points.scenarios import Result
 from tests.kill_points.wire import Wire
+from tests.kill_points.workflows import RANDOM, WRITTEN, scenario_of
 from tests.kill_points.world import World, all_jobs
 from tests.support import history, subprocesses
 from tests.support.binaries import find_postgres
@@ -159,9 +160,9 @@ def run(place: Place, name: str, fault: Fault | None = None) -> Run:
     with tempfile.TemporaryDirectory(prefix="stow-kill-") as folder:
         url = place.fresh(Path(folder))
         world = World(url, Path(folder))
-        asyncio.run(SCENARIOS[name].prepare(world))
+        asyncio.run(scenario_of(name).prepare(world))
         code, points, has_struck = place.execute(url, world, name, fault)
-        complaints = [*_complaints_about_exit(code, fault, has_struck)]
+        complaints = [*_complaints_about_exit(code, fault, has_struck), *map(str, history.check_waits(url))]
         try:
             complaints += asyncio.run(_recover_and_check(msgspec.structs.replace(world, is_recovery=True), name))
         except (AssertionError, TimeoutError) as error:
@@ -178,7 +179,7 @@ def _complaints_about_exit(code: int, fault: Fault | None, has_struck: bool) -> 
 
 
 async def _recover_and_check(world: World, name: str) -> list[str]:
-    scenario = SCENARIOS[name]
+    scenario = scenario_of(name)
     await scenario.recover(world)
     async with world.opened() as store:
         jobs = await all_jobs(store)
@@ -235,7 +236,8 @@ def run_all(place: Place, name: str, wanted: Wanted) -> Report:
 def run_sample(made: dict[Engine, Place], seed: int, seconds: float) -> Report:
     """Run random faults, of all scenarios in turns, until the time is over."""
     began, rng, report = time.monotonic(), random.Random(seed), Report()
-    pairs = [(name, engine) for name, scenario in SCENARIOS.items() for engine in scenario.engines if engine in made]
+    pairs = [(name, engine) for name, scenario in WRITTEN.items() for engine in scenario.engines if engine in made]
+    pairs += [(f"{RANDOM}{rng.randrange(1_000_000)}", engine) for engine in made for _ in range(len(pairs) // 4)]
     rng.shuffle(pairs)
     counts: dict[tuple[str, Engine], int] = {}
     while True:
@@ -253,15 +255,31 @@ def run_sample(made: dict[Engine, Place], seed: int, seconds: float) -> Report:
             report.add(fault, result)
 
 
+def run_random(place: Place, seed: int, number: int) -> Report:
+    """Run random workflows. Each has one fault, at a random call of its undisturbed run."""
+    rng, report = random.Random(seed), Report()
+    for one in range(seed, seed + number):
+        name = f"{RANDOM}{one}"
+        clean = run(place, name)
+        report.points += len(clean.points)
+        report.add(Fault(name, place.engine, "none", "cut", "before"), clean)
+        if clean.points:
+            kind: Kind = rng.choices(KINDS, (4, 9, 1 if place.engine == "postgres" else 0))[0]
+            fault = Fault(name, place.engine, rng.choice(clean.points), kind, rng.choice(MOMENTS))
+            report.add(fault, run(place, name, fault))
+    return report
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/kill-points", description=__doc__)
-    parser.add_argument("--scenario", choices=SCENARIOS, help="only this one")
+    parser.add_argument("--scenario", help=f"only this one: {', '.join(WRITTEN)}, or {RANDOM}SEED")
     parser.add_argument("--engine", choices=ENGINES, help="only this one")
     parser.add_argument("--fault", choices=KINDS, help="only this kind")
     parser.add_argument("--moment", choices=MOMENTS, help="only before, or only after the call")
     parser.add_argument("--point", help="only this call, by its name in a failure")
     parser.add_argument("--sample", type=float, metavar="SECONDS", help="random faults for this time")
-    parser.add_argument("--seed", type=int, help="repeats a sample")
+    parser.add_argument("--random", type=int, metavar="NUMBER", help="random workflows, each with a random fault")
+    parser.add_argument("--seed", type=int, help="repeats a sample, or random workflows")
     options = parser.parse_args()
     use_memory()
     engines = ENGINES if options.engine is None else (options.engine,)
@@ -269,15 +287,26 @@ def main() -> int:
         if options.sample is not None:
             seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
             return say(f"sample, --seed {seed}", 0.0, run_sample(made, seed, options.sample))
+        if options.random is not None:
+            seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+            return max(
+                say(
+                    f"random workflows on {engine}, --seed {seed}",
+                    time.monotonic(),
+                    run_random(place, seed, options.random),
+                )
+                for engine, place in made.items()
+            )
         return max(run_chosen(made, options))
 
 
 def run_chosen(made: dict[Engine, Place], options: argparse.Namespace) -> Iterator[int]:
     """Run what the options choose. Yield an exit code for each scenario."""
     wanted = Wanted(options.fault, options.moment, options.point)
-    for name, scenario in SCENARIOS.items():
-        for engine in scenario.engines:
-            if engine in made and options.scenario in (None, name):
+    names = WRITTEN if options.scenario is None else [options.scenario]
+    for name in names:
+        for engine in scenario_of(name).engines:
+            if engine in made:
                 began = time.monotonic()
                 yield say(f"{name} on {engine}", began, run_all(made[engine], name, wanted))
 

@@ -43,13 +43,26 @@ class World(msgspec.Struct, frozen=True):
     def store(self) -> QueueStore:
         """Return a store that is not open yet."""
         pinned = None
-        if self.clock is not None or self.is_recovery:
+        if self.clock is not None or self.is_recovery or self._advance.exists():
             pinned = self._now
         return open_store(self.url, StoreOptions(pinned=pinned))
 
     def _now(self) -> datetime:
         now = datetime.now(UTC) if self.clock is None else self.clock
+        if self._advance.exists():
+            now += timedelta(seconds=float(self._advance.read_text()))
         return now + LATER if self.is_recovery else now
+
+    @property
+    def _advance(self) -> Path:
+        return self.folder / "advance"
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in this process and in those that follow. From the first call on, the clock is pinned."""
+        before = float(self._advance.read_text()) if self._advance.exists() else 0.0
+        new = self.folder / "advance.new"
+        new.write_text(str(before + seconds))
+        new.replace(self._advance)
 
     # -- the ledger -----------------------------------------------------------------------------
 
@@ -64,6 +77,10 @@ class World(msgspec.Struct, frozen=True):
     def note_end(self, lease: Lease, *words: object) -> None:
         """Note that a handler has reached its end under this lease."""
         self.note("ended", lease.job_id, lease.token, *words)
+
+    def emitted(self) -> set[str]:
+        """Return the events that were noted as emitted."""
+        return {words[0] for words in self.notes("emitted")}
 
     def notes(self, kind: str) -> list[list[str]]:
         """Return the words of the lines of this kind."""
