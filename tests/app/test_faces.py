@@ -35,7 +35,7 @@ ONLY_SYNCHRONOUS = {
 }
 ONLY_OF_A_STORE = ["register", "report", "schedule", "find_damage", "foreign_changes", "plan", "uninstall"]
 """Methods of schedulers and of ``stowhand migrate``."""
-OTHER_TYPES = ["enqueue", "enqueue_in", "enqueue_many", "job"]
+OTHER_TYPES = ["emit_in", "enqueue", "enqueue_in", "enqueue_many", "job"]
 """Methods whose twins take or return other types: a synchronous connection, iterable or handle."""
 RUN_BY_ASYNCIO = {"run_all"}
 """It has no synchronous twin: ``asyncio.run(run_all(…))`` is how a program runs its routines."""

@@ -46,14 +46,14 @@ def test_the_keys_of_jobs(installed: Stowhand) -> None:
     installed("enqueue", "other")
     assert keys(installed("jobs", "list", "--json").rows()) == (
         "attempts cancel_requested created_at finished_at flags id key last_error last_worker max_attempts "
-        "max_resets payload priority progress progress_text queue resets result revision run_at serial started_at "
-        "state task updated_at worker"
+        "max_resets parent_id payload priority progress progress_text queue resets result revision run_at serial "
+        "started_at state task updated_at waits_for worker"
     )
     assert keys(installed("jobs", "show", 1, "--json").rows()) == (
         "attempts cancel_requested created_at finished_at flags id key last_error last_worker max_attempts "
-        "max_resets payload priority progress progress_text queue resets result revision run_at serial started_at "
-        "state task tries[ended_at error error_class number outcome round started_at worker] updated_at "
-        "worker"
+        "max_resets parent_id payload priority progress progress_text queue resets result revision run_at serial "
+        "started_at state task tries[ended_at error error_class number outcome round started_at worker] updated_at "
+        "waits_for worker"
     )
     assert keys(installed("jobs", "failures", "--json").rows()) == (
         "error error_class is_cut jobs latest latest_at since task"

@@ -322,7 +322,7 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **option_values: Any) 
 @json_option
 @store_options
 def list_steps(job_id: int, as_json: bool, **option_values: Any) -> int:
-    """List the recorded steps of a workflow, in the order of recording."""
+    """List the recorded steps of a workflow."""
 
     async def find(store: QueueStore) -> tuple[Job, Sequence[RecordedStep]] | None:
         workflows = require_part(store, "workflows", store.workflows)
@@ -345,7 +345,7 @@ def list_steps(job_id: int, as_json: bool, **option_values: Any) -> int:
 @json_option
 @store_options
 def fork_job(job_id: int, step: str, as_json: bool, **option_values: Any) -> int:
-    """Enqueue a copy of a workflow, with the steps that it recorded before this one."""
+    """Enqueue a copy of a workflow with its steps before one."""
 
     async def fork(store: QueueStore) -> Job | None:
         return await require_part(store, "workflows", store.workflows).fork(job_id, step)

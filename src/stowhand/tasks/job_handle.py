@@ -106,6 +106,8 @@ class JobFields:
     last_worker = Field["str | None"]()
     progress = Field["float | None"]()
     progress_text = Field["str | None"]()
+    parent_id = Field["int | None"]()
+    waits_for = Field["str | None"]()
     result_text = Field["str | None"]()
 
     def __eq__(self, other: object) -> bool:
