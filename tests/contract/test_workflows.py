@@ -576,6 +576,94 @@ async def test_a_step_without_children_ends_at_once(harness: StoreHarness) -> No
     assert (await steps(harness, lease.job_id))["pack"].remaining == 0
 
 
+async def test_a_completion_by_hand_and_an_expiry_end_a_child(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    children = (NewJob(task="child"), NewJob(task="child", expires=60.0))
+    await wait(harness, lease, "pack", children=children, places=(0, 1), value='{"size": 2}')
+    first, _ = sorted(await harness.store.inspect.list(JobFilter(task="child")), key=lambda job: job.id)
+    await harness.store.admin.complete_jobs([first.id])
+    await harness.pass_time(61.0)
+    await harness.heartbeats.maintain()
+    recorded = await steps(harness, lease.job_id)
+    assert (recorded["pack[0]"].value, recorded["pack[0]"].error) == ("null", None)
+    assert "expired" in str(recorded["pack[1]"].error)
+    assert await claim_task(harness) is not None
+
+
+async def test_without_a_history_the_results_of_children_are_recorded(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
+    lease = await harness.start()
+    await call_children(harness, lease, 3)
+    claims = await harness.claim(2, tasks=("child",))
+    await harness.store.settle([(claim.lease, with_result(str(claim.lease.job_id))) for claim in claims])
+    last = await end_child(harness, with_result("7"))
+    recorded = await steps(harness, lease.job_id)
+    values = [recorded[f"pack[{place}]"].value for place in range(3)]
+    assert values == [*(str(claim.lease.job_id) for claim in claims), "7"]
+    assert await harness.store.jobs.get(last.job_id) is None
+    assert await claim_task(harness) is not None
+
+
+async def test_the_value_of_a_child_that_is_retried_by_hand_replaces_its_error(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 2)
+    failed = await end_child(harness, judged(Fail("no")))
+    assert (await steps(harness, lease.job_id))["pack"].remaining == 1
+    await harness.store.admin.retry_jobs([failed.job_id])
+    again = await harness.take(tasks=("child",))
+    if again.job_id != failed.job_id:
+        again = await harness.take(tasks=("child",))
+    assert await harness.settle(again, with_result("1")) is Verdict.SETTLED
+    recorded = await steps(harness, lease.job_id)
+    assert (recorded["pack[0]"].value, recorded["pack[0]"].error) == ("1", None)
+    assert recorded["pack"].remaining == 1, "its first end was counted"
+
+
+@pytest.mark.parametrize("how", ["retry", "retry_failed"])
+async def test_a_retry_by_hand_lets_failed_children_run_anew(harness: StoreHarness, how: str) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 1)
+    await end_child(harness, judged(Fail("no")))
+    await harness.settle(await harness.take(tasks=("t",)), SETTLEMENTS["fail"])
+    if how == "retry":
+        await harness.store.admin.retry(lease.job_id)
+    else:
+        await harness.store.admin.retry_failed([lease.job_id])
+    value = (await steps(harness, lease.job_id))["pack"].value
+    assert value is not None
+    assert json.loads(value) == {"size": 1, "attempts": -1}
+
+
+async def test_a_canceled_parent_that_is_retried_finds_its_children_ended(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await call_children(harness, lease, 2)
+    await harness.store.admin.cancel(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
+    recorded = await steps(harness, lease.job_id)
+    assert recorded["pack"].remaining == 0
+    assert recorded["pack[0]"].error
+    assert await claim_task(harness) is not None
+
+
+async def test_a_failed_child_that_was_created_anew_is_not_counted_again(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    (old,) = await call_children(harness, lease, 1)
+    await end_child(harness, judged(Fail("no")))
+    again = {"children": (NewJob(task="child"),), "places": (0,), "value": '{"size": 1}'}
+    await wait(harness, await harness.take(tasks=("t",)), "pack", **again)
+    await harness.store.admin.remove_jobs([old])
+    assert (await steps(harness, lease.job_id))["pack"].remaining == 1
+    await end_child(harness, with_result("2"))
+    recorded = await steps(harness, lease.job_id)
+    assert (recorded["pack"].remaining, recorded["pack[0]"].value) == (0, "2")
+
+
+async def test_jobs_that_wait_without_end_are_not_due_next(harness: StoreHarness) -> None:
+    await wait(harness, await harness.start(), "event:paid", event="paid")
+    due = await harness.store.next_due(None)
+    assert due is None or due > 365 * DAY
+
+
 # -- the end of a job ---------------------------------------------------------------------------------------
 
 

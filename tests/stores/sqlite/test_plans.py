@@ -11,10 +11,19 @@ import pytest
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.sqlite.queue.transaction import COLUMN_FILLINGS, SQL_FILES, STATEMENTS
 
-SMALL = ("first_head", "stale_heads", "is_abandoned_old", "prune_abandoned", "last_id", "known_items", "pauses")
-"""These walk over what is small: a row for each serial key, lost reply of a day, table, crontab item, or paused
-task."""
-MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
+SMALL = (
+    "first_head",
+    "stale_heads",
+    "is_abandoned_old",
+    "prune_abandoned",
+    "last_id",
+    "known_items",
+    "pauses",
+    "jobs_with_steps",
+)
+"""These walk over what is small: a row for each serial key, lost reply of a day, table, crontab item, paused task, or
+job of a page."""
+MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable", "workflows")
 NAMES = {file.name.removesuffix(".sql"): load_statements(file, COLUMN_FILLINGS) for file in SQL_FILES}
 HOT = [(moment, name) for moment in MOMENTS for name in NAMES[moment] if name not in SMALL]
 WALKS_ON_PURPOSE = {

@@ -35,5 +35,7 @@ def record_ends(tx: Transaction, ends: Sequence[End]) -> None:
         counted = tx.row("count_ends", id=parent_id, step=step, ended=count)
         if counted == (0,):
             tx.run("wake_parent", id=parent_id, step=step)
-    if len(rows) < len(ends) and any(end.value is not None for end in ends):
-        tx.run("record_late_values", ends=values)
+    if len(rows) < len(ends):
+        for end in ends:
+            if end.value is not None:
+                tx.run("record_late_value", id=end.job_id, value=end.value)

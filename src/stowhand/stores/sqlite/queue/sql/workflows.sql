@@ -60,15 +60,11 @@ WHERE parent_step IS NOT NULL
 ON CONFLICT (job_id, name, place) DO NOTHING
 RETURNING job_id, name
 
--- name: record_late_values
--- Failed children that were retried by hand: a value replaces the error.
-UPDATE stowhand_steps SET value = child.value, error = NULL
-FROM (
-    SELECT parent_id, parent_step, parent_place, json_extract(ended.value, '$[1]') AS value
-    FROM json_each(:ends) AS ended CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(ended.value, '$[0]')
-    WHERE parent_step IS NOT NULL
-) AS child
-WHERE job_id = parent_id AND name = parent_step AND place = parent_place AND error IS NOT NULL AND child.value IS NOT NULL
+-- name: record_late_value
+-- For a failed child that was retried by hand: the value replaces the error.
+UPDATE stowhand_steps SET value = :value, error = NULL
+WHERE (job_id, name, place) = (SELECT parent_id, parent_step, parent_place FROM stowhand_jobs WHERE id = :id)
+    AND error IS NOT NULL
 
 -- name: count_ends
 UPDATE stowhand_steps SET remaining = max(remaining - :ended, 0)
