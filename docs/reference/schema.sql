@@ -1915,6 +1915,8 @@ begin
     if found then
       if _job.revision > 0 and exists (select from "stowhand".steps s where s.job_id = _job.id) then
         perform "stowhand".cancel_children(array[_job.id], true, _at, true);
+        update "stowhand".live c set parent_step = null, parent_place = null
+          where c.parent_id = _job.id and c.parent_id is not null;
         delete from "stowhand".steps s where s.job_id = _job.id;
       end if;
       if _period is not null and not "stowhand".take_for_period(_job, _period, _at) then
@@ -2514,8 +2516,9 @@ begin
     returning id into _fork;
   insert into "stowhand".steps (job_id, name, place, value, error, until, remaining, epoch, at)
     select _fork, s.name, s.place, s.value, s.error, s.until, s.remaining, s.epoch, s.at from "stowhand".steps s
-    where s.job_id = _id and (s.name in (
-      select f.name from "stowhand".steps f where f.job_id = _id group by f.name having min(f.seq) < _first))
+    where s.job_id = _id and (s.value is not null or s.error is not null or s.until <= _at) and s.name in (
+      select f.name from "stowhand".steps f where f.job_id = _id
+      group by f.name having min(f.seq) < _first and coalesce(max(f.remaining), 0) = 0)
     order by s.seq;
   perform "stowhand".wake();
   return _fork;

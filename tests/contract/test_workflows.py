@@ -708,6 +708,38 @@ async def test_a_fork_has_the_steps_before_the_named_one(harness: StoreHarness) 
     assert await workflows_of(harness).fork(10**9, "pack") is None
 
 
+async def test_a_fork_has_the_sleeps_that_are_over_and_no_pending_waits(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await wait(harness, lease, "sleep", delay=60.0)
+    await harness.pass_time(60.0)
+    lease = await harness.take()
+    await wait(harness, lease, "event:paid", event="paid")
+    await harness.store.admin.retry(lease.job_id)
+    await record(harness, await harness.take(), "mail")
+    fork = await workflows_of(harness).fork(lease.job_id, "mail")
+    assert fork is not None
+    (step,) = await workflows_of(harness).read(fork.id)
+    assert (step.name, step.is_over) == ("sleep", True)
+
+
+async def test_a_workflow_that_is_replaced_under_its_key_starts_anew(harness: StoreHarness) -> None:
+    lease = await harness.start(key="order")
+    await record(harness, lease, "charge")
+    ids = await call_children(harness, lease, 2)
+    running = await harness.take(tasks=("child",))
+    replaced = await harness.add("t", key="order")
+    assert (replaced.id, replaced.waits_for) == (lease.job_id, None)
+    assert not await steps(harness, lease.job_id)
+    assert [(await harness.job(child)).state for child in ids if child != running.job_id] == [State.CANCELED]
+    assert (await harness.job(running.job_id)).cancel_requested
+    again = await harness.take(tasks=("t",))
+    await call_children(harness, again, 2)
+    await harness.settle(running, with_result('"old"'))
+    recorded = await steps(harness, lease.job_id)
+    assert recorded["pack"].remaining == 2
+    assert "pack[0]" not in recorded
+
+
 async def test_a_retried_job_keeps_its_steps(harness: StoreHarness) -> None:
     lease = await harness.start()
     await record(harness, lease, "charge", "1")

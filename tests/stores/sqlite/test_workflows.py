@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Wait, Waiting
 from stowhand.protocols.store import ClaimRequest, StoreOptions
@@ -24,7 +24,7 @@ from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.contract.backends import SqliteBackend
 from tests.contract.store_harness import SETTLEMENTS, StoreHarness, harness_at, judged, new_token
-from tests.contract.test_workflows import call_children, record, steps, wait, with_result, workflows_of
+from tests.contract.test_workflows import record, steps, wait, with_result, workflows_of
 from tests.stores.sqlite.test_plans import plan
 from tests.support.memory_rows import raw_of
 
@@ -193,44 +193,6 @@ def test_the_indexes_of_workflows_are_used(template: Path, statement: str, index
 
 
 # -- children -----------------------------------------------------------------------------------------------
-
-
-def test_a_workflow_that_is_replaced_under_its_key_starts_anew(play: Callable[[Story], None]) -> None:
-    async def story(harness: StoreHarness) -> None:
-        lease = await harness.start(key="order")
-        await record(harness, lease, "charge")
-        ids = await call_children(harness, lease, 2)
-        running = await harness.take(tasks=("child",))
-        replaced = await harness.add("t", key="order")
-        assert (replaced.id, replaced.waits_for) == (lease.job_id, None)
-        assert not await steps(harness, lease.job_id)
-        assert [(await harness.job(child)).state for child in ids if child != running.job_id] == [State.CANCELED]
-        assert (await harness.job(running.job_id)).cancel_requested
-        again = await harness.take(tasks=("t",))
-        await call_children(harness, again, 2)
-        await harness.settle(running, with_result('"old"'))
-        recorded = await steps(harness, lease.job_id)
-        assert recorded["pack"].remaining == 2
-        assert "pack[0]" not in recorded
-
-    play(story)
-
-
-def test_a_fork_has_the_sleeps_that_are_over_and_no_pending_waits(play: Callable[[Story], None]) -> None:
-    async def story(harness: StoreHarness) -> None:
-        lease = await harness.start()
-        await wait(harness, lease, "sleep", delay=60.0)
-        await harness.pass_time(60.0)
-        lease = await harness.take()
-        await wait(harness, lease, "event:paid", event="paid")
-        await harness.store.admin.retry(lease.job_id)
-        await record(harness, await harness.take(), "mail")
-        fork = await workflows_of(harness).fork(lease.job_id, "mail")
-        assert fork is not None
-        (step,) = await workflows_of(harness).read(fork.id)
-        assert (step.name, step.is_over) == ("sleep", True)
-
-    play(story)
 
 
 # -- maintenance --------------------------------------------------------------------------------------------

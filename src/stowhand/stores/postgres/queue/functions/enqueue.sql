@@ -307,6 +307,8 @@ begin
     if found then
       if _job.revision > 0 and exists (select from {schema}.steps s where s.job_id = _job.id) then
         perform {schema}.cancel_children(array[_job.id], true, _at, true);
+        update {schema}.live c set parent_step = null, parent_place = null
+          where c.parent_id = _job.id and c.parent_id is not null;
         delete from {schema}.steps s where s.job_id = _job.id;
       end if;
       if _period is not null and not {schema}.take_for_period(_job, _period, _at) then

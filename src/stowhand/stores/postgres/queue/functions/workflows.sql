@@ -307,7 +307,8 @@ language sql {definer} as $$
     from unnest(_ids, _places) as c(id, place) where j.id = c.id and j.parent_id is null
 $$;
 
--- Enqueue a copy of a job, with the steps that were recorded before this one. Its epoch is that of a claimed job, so that its
+-- Enqueue a copy of a job, with the steps that were recorded before this one; pending waits are not copied, nor steps with
+-- unfinished children. Its epoch is that of a claimed job, so that its
 -- worker reads the steps. Return NULL without such a job; raise an error without such a step.
 create or replace function {schema}.fork_job(_id bigint, _step text, _now timestamptz default null) returns bigint
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
@@ -330,8 +331,9 @@ begin
     returning id into _fork;
   insert into {schema}.steps (job_id, name, place, value, error, until, remaining, epoch, at)
     select _fork, s.name, s.place, s.value, s.error, s.until, s.remaining, s.epoch, s.at from {schema}.steps s
-    where s.job_id = _id and (s.name in (
-      select f.name from {schema}.steps f where f.job_id = _id group by f.name having min(f.seq) < _first))
+    where s.job_id = _id and (s.value is not null or s.error is not null or s.until <= _at) and s.name in (
+      select f.name from {schema}.steps f where f.job_id = _id
+      group by f.name having min(f.seq) < _first and coalesce(max(f.remaining), 0) = 0)
     order by s.seq;
   perform {schema}.wake();
   return _fork;
