@@ -546,7 +546,7 @@ def _child_of_call(task: ConfiguredTask[..., Any], args: Sequence[Any], kwargs: 
     from stowhand.tasks.workflow import Children
 
     job = _job_of("ctx.call", task, args, kwargs)
-    return Children(1, lambda place: job, _function_of(task))
+    return Children(1, lambda place: job, _function_of(task), are_written=not isinstance(task, NewJob))
 
 
 def _children_of_map(task: object, items: Iterable[object] | None) -> Children:
@@ -558,6 +558,7 @@ def _children_of_map(task: object, items: Iterable[object] | None) -> Children:
             len(arguments),
             lambda place: _job_of("ctx.map", cast("ConfiguredTask[..., Any]", task), (arguments[place],), {}),
             _function_of(task),
+            are_written=True,
         )
     if not isinstance(task, Iterable):
         raise Misuse(f"ctx.map: got {a_type(task)} without items; use a task and items, or a list of jobs")

@@ -51,6 +51,8 @@ Failures = Literal["raise", "collect"]
 
 OUTAGE_BACKOFF = exponential(base=0.1, cap=5.0)
 """Delays between the calls to a store that is unreachable."""
+JOBS_PER_TURN = 200
+"""Number of child jobs to create before other attempts have a turn of the loop."""
 MAX_LISTED_FAILURES = 5
 """Maximum number of failed children in the text of an error."""
 
@@ -92,6 +94,8 @@ class Children(msgspec.Struct, frozen=True):
     """Returns the job at a place."""
     function: Callable[..., Any] | None = None
     """The function by whose annotation their results are read; ``None``: plain JSON values."""
+    are_written: bool = False
+    """Their task has written and checked their payloads."""
 
 
 class StepRecorder:
@@ -256,7 +260,7 @@ class Workflow:
         header = recorded.get(STEP_OF_CHILDREN)
         if header is None:
             places = tuple(range(children.size))
-            jobs = self._checked(call, map(children.job, places))
+            jobs = await self._jobs_of(call, children, places)
             raise self._request_children(call, name, children.size, jobs, places, 0)
         note = _ChildrenNote.read(header.value)
         if header.remaining:
@@ -276,7 +280,7 @@ class Workflow:
                 raise ChildrenFailed(name, failed, note.size)
             # This is a retry of the workflow: create the failed children anew. The attempts stay, so that they run out.
             places = tuple(failure.place for failure in failed)
-            again = self._checked(call, map(children.job, places))
+            again = await self._jobs_of(call, children, places)
             raise self._request_children(call, name, note.size, again, places, self._attempt.attempt - 1)
         errors = {failure.place: failure for failure in failed}
         return [
@@ -284,15 +288,19 @@ class Workflow:
             for place in range(note.size)
         ]
 
-    def _checked(self, call: str, jobs: Iterable[NewJob]) -> tuple[NewJob, ...]:
-        """Return the jobs as the hooks of the App change them. Raises InvalidJob."""
+    async def _jobs_of(self, call: str, children: Children, places: Iterable[int]) -> tuple[NewJob, ...]:
+        """Return the jobs at these places, as the hooks of the App change them. Raises InvalidJob."""
         on_enqueue = control_of(self._attempt).on_enqueue
-        checked = []
-        for job in jobs:
+        check = limits.check_options if children.are_written and on_enqueue is None else limits.check
+        jobs = []
+        for place in places:
+            job = children.job(place)
             if job.key is not None:
                 raise InvalidJob(f"{call}: a child has no key, since its step already names it; leave out key=…")
-            checked.append(limits.check(job if on_enqueue is None else on_enqueue(job)))
-        return tuple(checked)
+            jobs.append(check(job if on_enqueue is None else on_enqueue(job)))
+            if len(jobs) % JOBS_PER_TURN == 0:
+                await asyncio.sleep(0)  # other attempts of the worker go on meanwhile
+        return tuple(jobs)
 
     def _request_children(
         self, call: str, name: str, size: int, jobs: tuple[NewJob, ...], places: tuple[int, ...], attempts: int

@@ -92,7 +92,7 @@ class Settlements:
 
     async def _enqueue_children(self, connection: Connection, parent: JobId, wait: Wait) -> None:
         """Enqueue the children of a workflow: plain ones by one statement for many, others as any job."""
-        children = [self._context.options.with_max_attempts(limits.check_options(job)) for job in wait.children]
+        children = [self._context.options.with_max_attempts(job) for job in wait.children]  # checked: ``acceptable``
         plain = [place for place, job in enumerate(children) if not has_extended_options(job)]
         for start in range(0, len(plain), MAX_JOBS_PER_CHUNK):
             chunk = plain[start : start + MAX_JOBS_PER_CHUNK]
