@@ -155,7 +155,19 @@ def test_an_app_has_these_members_and_no_others() -> None:
     assert sorted(members) == [
         *("add_job", "add_jobs", "any_store", "cancel", "close", "counts", "cron", "cron_items", "discover"),
         *("emit", "emit_in", "enqueue", "enqueue_and_wait", "enqueue_in", "enqueue_many"),
-        *("gather", "get", "handled", "immediate", "job", "list", "open", "open_to_read", "override", "own_store"),
+        *(
+            "flows",
+            "gather",
+            "get",
+            "handled",
+            "immediate",
+            "job",
+            "list",
+            "open",
+            "open_to_read",
+            "override",
+            "own_store",
+        ),
         *("pause_queue", "registry", "remove", "resume_queue", "retry", "run_in_background", "search", "sync"),
         *("task", "traces", "using", "worker"),
     ]
@@ -176,7 +188,7 @@ async def _handle(ctx: Attempt[object], record: object) -> None: ...
 
 def test_a_setting_has_the_same_name_everywhere_in_python() -> None:
     assert _keywords(App) == [
-        *("around_thread", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
+        *("around_thread", "flows", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
     ]
     assert _keywords(App.worker) == ["clock", "events", "resources"]
     assert _keywords(App.task) == ["cron", "name"]

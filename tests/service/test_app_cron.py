@@ -157,6 +157,7 @@ def test_a_worker_schedules_items_of_all_sources(app: App, task: Rollup, run: Ru
         async with app:
             worker = app.worker(crontab="0 4 * * * rollup ?id=text {hours:4}", crontab_file=file, cron_items=items)
             assert isinstance(worker, RecurringWorker)
+            assert worker._scheduler is not None
             assert [item.identifier for item in worker._scheduler.items] == ["rollup", "text", "in_file", "parsed"]
             with pytest.raises(ConfigurationError, match="duplicate identifier 'rollup'"):
                 app.worker(crontab="0 4 * * * rollup {hours:4}")

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from stowhand.app.app_worker import AppFlow, AppWorker, read_flows
 from stowhand.app.built_in import built_in
 from stowhand.app.drain import ImmediateRunner
 from stowhand.app.loop_stores import LoopStores
@@ -44,7 +45,7 @@ from stowhand.clock import Clock
 from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
+from stowhand.cron.sources import CronKeywords, declare_item, declared, items_of, schedulable
 from stowhand.errors import ConfigurationError, InvalidJob, explain_foreign_attributes
 from stowhand.events import Events, Settled
 from stowhand.jobs import limits
@@ -113,6 +114,7 @@ class App:
             It releases what a thread must not keep from one job to the next.
         middleware: Functions of a handler that return a handler, around every attempt. The first is outermost.
         on_enqueue: Functions of a ``NewJob`` that return one, applied to every job that this App enqueues.
+        flows: ``Flow`` objects, whose workers every worker of this App runs beside its own jobs.
         options: Fields of ``StoreOptions``, and ``preset``.
 
     Raises:
@@ -131,6 +133,7 @@ class App:
         around_thread: AroundThread | None = None,
         middleware: Iterable[Middleware] = (),
         on_enqueue: Iterable[OnEnqueue] = (),
+        flows: Iterable[AppFlow] = (),
         **options: Unpack[StoreKeywords],
     ) -> None:
         self.registry, self.traces = Registry(read_middleware(around_thread, middleware, on_enqueue)), traces
@@ -138,6 +141,8 @@ class App:
         """The App's methods for code without an event loop."""
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
+        self.flows = read_flows(flows)
+        """Flows whose workers run beside the App's worker."""
         self._new_logger = logger_factory or attempt_logger
         self._stores = LoopStores(self._app_store.make, self._traced, self._app_store.maker_to_read)
         self.handled = self._new_handled_jobs(self._stores)
@@ -651,7 +656,8 @@ class App:
     ) -> Worker:
         """Return a worker on this App's open store. ``await worker.run()`` works until ``worker.stop()``.
 
-        It also schedules the recurring items of ``App.cron``, ``crontab``, ``crontab_file`` and ``cron_items``.
+        It also schedules the recurring items of ``App.cron``, ``crontab``, ``crontab_file`` and ``cron_items``, and
+        runs the App's flows. Without tasks, an App needs flows.
 
         Args:
             events: Receives the events of the worker; by default the log.
@@ -672,7 +678,7 @@ class App:
         if store is None:
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
         self.discover()
-        if not self.registry:
+        if not self.registry and not self.flows:
             raise ConfigurationError(
                 "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
             )
@@ -688,13 +694,11 @@ class App:
         handler = task_handler(self, policy, open_resources=resources)
         self._handlers.append(handler)
         wrapped_handler = self.registry.middleware.wrap(handler)
-        if items := schedulable(items, store):
-            scheduler = Scheduler(store, items, events, clock, self.registry.apply_on_enqueue)
-            worker: Worker = RecurringWorker(
-                scheduler, store, wrapped_handler, worker_settings, events=events, clock=clock
-            )
-        else:
-            worker = Worker(store, wrapped_handler, worker_settings, events=events, clock=clock)
+        items = schedulable(items, store)
+        scheduler = Scheduler(store, items, events, clock, self.registry.apply_on_enqueue) if items else None
+        worker = AppWorker(
+            self.flows, self.traces, scheduler, store, wrapped_handler, worker_settings, events=events, clock=clock
+        )
         report_listening(store, events, worker.id)
         events.on(Settled, self.handled.settled)
         return worker

@@ -53,14 +53,17 @@ class CronKeywords(TypedDict, total=False):
 
 
 class RecurringWorker(Worker):
-    """A worker with a scheduler beside it, from its start to its end."""
+    """A worker with a scheduler beside it, if there is one, from its start to its end."""
 
-    def __init__(self, scheduler: Scheduler, *args: Any, **options: Any) -> None:
+    def __init__(self, scheduler: Scheduler | None, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._scheduler = scheduler
 
     async def run(self) -> None:
         """Run like any worker. With ``once``, schedule the due ticks first."""
+        if self._scheduler is None:
+            await super().run()
+            return
         async with scheduling(self._scheduler, once=self.options.once):
             await super().run()
 

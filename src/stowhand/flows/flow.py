@@ -438,6 +438,11 @@ class Flow:
             worker.request_stop(now=now)
         await asyncio.gather(*(worker.ended() for worker in self.workers))
 
+    def quiet(self, *, on: bool) -> None:
+        """Pause claiming in this process, or resume it. Running jobs continue."""
+        for worker in self.workers:
+            worker.quiet(on=on)
+
     async def run(self) -> None:
         """Start all workers, and run them until ``stop``. ``run_all(flow)`` calls this, and ``stop`` at a signal.
 

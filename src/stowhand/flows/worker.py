@@ -78,6 +78,7 @@ class FlowWorker:
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
+        self._is_quiet = False
 
     @property
     def id(self) -> str:
@@ -120,6 +121,12 @@ class FlowWorker:
         if self._worker is not None:
             self._worker.stop(now=now)
 
+    def quiet(self, *, on: bool) -> None:
+        """Pause claiming in this process, or resume it. Running jobs continue."""
+        self._is_quiet = on
+        if self._worker is not None:
+            self._worker.controls.pause_claims(on)
+
     async def ended(self) -> None:
         """Wait until it has stopped."""
         if self._task is not None and not self._task.done():  # a finished task may belong to an earlier event loop
@@ -151,6 +158,7 @@ class FlowWorker:
         try:
             await store.open()
             self._worker = Worker(store, handler, self._options, events=self._events, clock=self._clock)
+            self._worker.controls.pause_claims(self._is_quiet)
             if not self._stop_requested.is_set():
                 await self._worker.run()
         finally:

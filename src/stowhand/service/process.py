@@ -21,6 +21,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from stowhand.app.app_worker import AppWorker
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import (
     report_listening,
@@ -203,7 +204,7 @@ async def _work(
         await open_for_work(store, settings.store)
         host = _host(quarantine.run, store, lambda: stopper, settings.timings)
         options = settings.worker_options(loaded.claimed(settings), name)
-        worker = Worker(store, wrapped_handler, options, events=events, host=host)
+        worker = AppWorker(loaded.flows, loaded.traces, None, store, wrapped_handler, options, events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         exit_now = partial(release_and_exit, store, worker, lambda: stopper.code)
@@ -219,10 +220,10 @@ async def _work(
         reloader = Reloader(settings, loaded, handler, worker, events)
         reduce_garbage_collection()
         await _run(worker, changes, reloader, recurring, once=settings.worker.once)
-        if worker.unfinished:
+        if worker.unfinished or worker.has_unfinished_flows:
             _last_write(store, worker.unfinished)
             hard_exit(stopper.unfinished_code)
-        return stopper.finish(exit_codes.FAILURE if unrecorded_jobs else exit_codes.OK)
+        return stopper.finish(exit_codes.FAILURE if unrecorded_jobs or worker.flow_error else exit_codes.OK)
     finally:
         await quarantine.close()
         handler.close()
@@ -279,18 +280,29 @@ def _unrecorded_jobs(events: Events) -> list[JobUnknown]:
 
 
 async def _run(
-    worker: Worker, changes: WatchedFiles, tasks: Reloader, recurring: RecurringItems | None, *, once: bool
+    worker: AppWorker, changes: WatchedFiles, tasks: Reloader, recurring: RecurringItems | None, *, once: bool
 ) -> None:
-    """Run the worker, and meanwhile reload changed files and schedule recurring items."""
+    """Run the worker, and meanwhile reload changed files and schedule recurring items.
+
+    An error of a flow's worker is not raised: it was logged, and ``_work`` returns its exit code.
+    """
     if recurring is None:
         async with changes.reloading(tasks.reload):
-            await worker.run()
+            await _run_worker(worker)
     else:
         async with (
             changes.reloading(tasks.reload, recurring.reload),
             scheduling(recurring.scheduler, once=once),
         ):
-            await worker.run()
+            await _run_worker(worker)
+
+
+async def _run_worker(worker: AppWorker) -> None:
+    try:
+        await worker.run()
+    except Exception as error:
+        if error is not worker.flow_error:
+            raise
 
 
 def export_spans_at_exit(traces: Traces | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.app.app import App, use_worker_store
+from stowhand.app.app_worker import AppFlow
 from stowhand.app.built_in import handler_on
 from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.settings import WorkerSettings
@@ -32,6 +33,8 @@ class LoadedTasks(msgspec.Struct, frozen=True):
     """Skipped files, with reasons."""
     cron: tuple[ParsedItem, ...] = ()
     """Recurring items that an App declares."""
+    flows: tuple[AppFlow, ...] = ()
+    """Flows of an App, which each worker process runs."""
     load: int = 0
     """Number of this load of the folder."""
     traces: Traces | None = None
@@ -67,18 +70,20 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
         app.discover()
         # Its tasks enqueue into the store of its worker.
         use_worker_store(app, settings.store.url, settings.store.options, traces)
-        return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
+        return LoadedTasks(app.registry, cron=app.cron_items, flows=app.flows, traces=app.traces)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry, may_be_empty=may_be_empty)
     return LoadedTasks(registry, folder.skipped_files, load=folder.load, traces=traces)
 
 
 def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:
-    """Check that the worker has a task of the user or a recurring item to schedule.
+    """Check that the worker has a task of the user, a flow, or a recurring item to schedule.
 
     Raises ConfigurationError. A worker that watches its folder only logs a warning.
     """
-    if loaded.names or (settings.app is None and not settings.watch):  # an empty folder was refused before
+    if (
+        loaded.names or loaded.flows or (settings.app is None and not settings.watch)
+    ):  # an empty folder was refused before
         return
     if settings.watch:
         core_logger().warning(f"No tasks yet in {settings.tasks or DEFAULT_FOLDER}: waiting for files (--watch)")
