@@ -52,6 +52,43 @@ def test_a_store_that_breaks_a_promise_after_a_fault_is_reported() -> None:
     assert "no outcome, release or reset ends an attempt so" in mutant.complaints[0]
 
 
+MUTANTS = {
+    # Nobody is woken by an event.
+    "event-after": ("drop trigger wake_waiting on stowhand.events", "and its event was emitted"),
+    # The values of steps are lost.
+    "steps-and-a-failure": (
+        (
+            "create or replace function stowhand.record_steps(_ids bigint[], _tokens uuid[], _names text[],"
+            " _values text[], _errors text[], _now timestamptz default null) returns setof boolean language sql as"
+            " $$ select true from unnest(_ids) $$"
+        ),
+        "was returned, and None is recorded",
+    ),
+    # An ended child is not counted.
+    "map": (
+        (
+            "create or replace function stowhand.end_children(_ids bigint[], _values json[], _errors text[],"
+            " _at timestamptz) returns void language sql as $$ $$"
+        ),
+        "nobody wakes them",
+    ),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_store_that_breaks_a_promise_of_workflows_is_reported(name: str) -> None:
+    statement, complaint = MUTANTS[name]
+    with runs.places(["postgres"]) as made:
+        place = made["postgres"]
+        assert isinstance(place, runs.PostgresPlace)
+        sound = runs.run(place, f"workflow-{name}")
+        place.ask(statement)
+        mutant = runs.run(place, f"workflow-{name}")
+    assert sound.complaints == ()
+    assert complaint in "\n".join(mutant.complaints)
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_request_to_postgres_is_lost_before_or_after_its_commit(postgres_url: str, moment: Moment) -> None:
     strikes: list[str] = []

@@ -148,7 +148,7 @@ def interpret(  # noqa: C901 - a case for each kind of node
                 yield _sleep(delay)
             case Event(name, emitted):
                 try:
-                    found.append((yield _event(name, "1h" if emitted == "late" else "900d")))
+                    found.append((yield _event(name, {"before": "900d", "late": "1h"}.get(emitted))))
                 except TimeoutError:
                     found.append("timed out")
             case Map(is_call=True):
@@ -196,7 +196,7 @@ def _sleep(delay: str) -> Call:
     return lambda ctx: ctx.sleep(delay)
 
 
-def _event(name: str, timeout: str) -> Call:
+def _event(name: str, timeout: str | None) -> Call:
     return lambda ctx: ctx.event(name, timeout=timeout)
 
 

@@ -556,8 +556,10 @@ def check_waits(url: str) -> list[Violation]:
     child = f"select count(*) from {live} c where c.parent_id = s.job_id and c.parent_step = s.name"
     lost = {
         "its time never comes": f"{waiting} and j.waits_for like 'time:%' and {never}",
-        "its event was emitted": f"{waiting} and {never} and exists (select 1 from {events} e where"
-        " 'event:' || e.name = j.waits_for and e.job_id in (0, j.id))",
+        "its event was emitted": f"{waiting} and exists"
+        f" (select 1 from {events} e where 'event:' || e.name = j.waits_for"
+        f" and e.job_id in (0, j.id)) and exists ({step} and s.place = 0 and s.value is null and s.error is null"
+        " and (s.name = j.waits_for or substr(s.name, 1, length(j.waits_for) + 1) = j.waits_for || '#'))",
         "its children have ended": f"{waiting} and {never} and exists ({header} and s.remaining = 0)",
         "it has no such children": f"{waiting} and j.waits_for like 'children:%' and not exists ({header})",
         "fewer children are left than it waits for": f"{waiting} and exists ({header}"
