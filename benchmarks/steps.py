@@ -2,7 +2,7 @@
 
 steps    steps per second of one worker process, WAL bytes per step (a value of 100 bytes, no full-page images), and the
          median of one step alone, beside the median of a commit of one row on the same server
-asleep   blocks that a claim reads while many jobs are asleep, against none
+asleep   blocks that a claim reads while many jobs are asleep, against none, and against as many plain jobs with a delay
 map      a workflow over many children against as many plain jobs with results, and the memory of its worker
 """
 
@@ -121,9 +121,7 @@ def measure_steps(server: PostgresServer) -> None:
 
 
 def measure_asleep(server: PostgresServer, jobs: int) -> None:
-    """Print the blocks that a claim reads, without and with jobs asleep."""
-    url = server.create_database()
-    run(url, "steps", 1)
+    """Print the blocks that a claim reads: alone, beside plain jobs that are not due, and beside jobs asleep."""
 
     def blocks(connection: psycopg.Connection) -> int:
         connection.execute("select stowhand.add_job('free') from generate_series(1, 10)")
@@ -131,16 +129,23 @@ def measure_asleep(server: PostgresServer, jobs: int) -> None:
         assert row is not None
         return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
-    with psycopg.connect(url, autocommit=True) as connection:
-        none = [blocks(connection) for _ in range(20)]
-        connection.execute(
-            "insert into stowhand.live (task, run_at, waits_for) select 'many', now() + interval '1 day', 'time:sleep'"
-            " from generate_series(1, %s)",
-            (jobs,),
-        )
-        connection.execute("vacuum analyze stowhand.live")
-        asleep = [blocks(connection) for _ in range(20)]
-    print(f"blocks of a claim: {statistics.median(none)}; with {jobs:,} jobs asleep: {statistics.median(asleep)}")
+    cases = {
+        "no other jobs": None,
+        f"{jobs:,} plain jobs with a delay": "null",
+        f"{jobs:,} jobs asleep": "'time:sleep'",
+    }
+    for case, waits_for in cases.items():
+        url = server.create_database()
+        run(url, "steps", 1)
+        with psycopg.connect(url, autocommit=True) as connection:
+            if waits_for is not None:
+                connection.execute(
+                    "insert into stowhand.live (task, run_at, waits_for)"
+                    f" select 'many', now() + interval '1 day', {waits_for} from generate_series(1, {jobs})".encode()
+                )
+            connection.execute("vacuum analyze stowhand.live")
+            counts = [blocks(connection) for _ in range(40)]
+        print(f"blocks of a claim of 10 jobs, {case}: {statistics.median(counts[1:])}, first {counts[1]}")
 
 
 def measure_map(server: PostgresServer, children: int) -> None:
