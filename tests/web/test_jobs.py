@@ -229,8 +229,8 @@ async def test_the_page_of_a_running_job_has_regions_for_its_result() -> None:
     )
     after = await PageReader(store).page(f"/job?id={job.id}")
     empty = re.compile(r'<section id="(\w+)" data-region[^>]*></section>')
-    assert empty.findall(before) == ["error", "result", "attempts"]
-    assert empty.findall(after) == ["actions", "why", "error"]
+    assert empty.findall(before) == ["steps", "children", "error", "result", "attempts"]
+    assert empty.findall(after) == ["actions", "why", "steps", "children", "error"]
 
 
 async def test_a_failure_by_hand_is_mentioned_once() -> None:

@@ -68,6 +68,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
     """Only jobs that this worker is running or has claimed."""
     error: str | None = None
     """Only jobs whose last error contains this text, in upper or lower case."""
+    parent_id: int | None = None
+    """Only children of this workflow."""
     since: datetime | None = None
     """Only jobs that ended at this time or later; unfinished jobs that were enqueued then."""
     until: datetime | None = None

@@ -4,7 +4,8 @@ After a form, the browser is redirected to the form's page, which shows the resu
 InvalidField; the form of a job is shown again with the error. An error of the store is audited and raised again.
 
 A form that is sent twice acts once. An action requests a state of a job, so a repeat finds the job in this state. The
-key of an added job is computed from its form, so a repeat returns the same job.
+key of an added job is computed from its form, so a repeat returns the same job. Only a fork has no key: a repeat adds
+another one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operator import LimitChange, LimitRow, Operator, QueueChange, SerialChange, TaskChange
 from stowhand.protocols.options import parse_integer, parse_word
-from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule, require_part
 from stowhand.protocols.search import MAX_SEARCH_RESULTS, Search
+from stowhand.protocols.validation import is_storable
 from stowhand.web.access import own_page
 from stowhand.web.job import job_of, read_id
 from stowhand.web.jobs import JOBS_PER_PAGE, search_of
@@ -237,6 +239,23 @@ class ActionPages:
         if not is_all:
             lines.append("More jobs match; repeat the action to change them.")
         return _redirect_back(request, lines)
+
+    async def fork(self, request: Request, reader: Reader) -> Reply:
+        """Enqueue a copy of a workflow with the steps that it recorded before the step of the button."""
+        job_id, step = read_id(request.form_value("id")), request.form_value("step")
+        if not is_storable(step):
+            raise InvalidField(f"step: {step!r} is not a name of a step")
+
+        async def fork(store: QueueStore) -> Job | None:
+            return await require_part(store, "workflows", store.workflows).fork(job_id, step)
+
+        job = await self._audit_errors(request, "fork", [job_id], reader.change(fork))
+        if job is None:
+            raise PageNotFound(f"There is no job {job_id}. It may have been removed, or its history has expired.")
+        self._audit(request, "fork", [job_id, job.id], ["", "added"])
+        return redirect(
+            request.href("/job", id=job.id), messages=[f"Added job {job.id}: job {job_id} again, from step {step}."]
+        )
 
     async def show_limit(self, request: Request, reader: Reader) -> View:
         """Return the form that overrides the values of a limit."""

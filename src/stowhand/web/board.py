@@ -56,6 +56,7 @@ MAX_LISTED_NAMES = 2
 REFRESH_HEADER = ("refresh", "5")
 """Header that reloads a page after five seconds if the store did not answer."""
 UNKNOWN_RESULT_HINT = "Go back and check. You can send the form again: nothing is done twice."
+UNKNOWN_FORK_HINT = "Go back and check the list of jobs first. If you send the form again, it adds another copy."
 Page = Callable[[Request, Reader], Awaitable[View | Reply]]
 
 
@@ -123,6 +124,7 @@ class Board:
         if actions is not None:
             self._routes.append(Route("POST", "/act", actions.act, Right.ACT))
             self._routes.append(Route("POST", "/act/matching", actions.act_on_matching, Right.ACT))
+            self._routes.append(Route("POST", "/fork", actions.fork, Right.ACT))
             self._routes.append(Route("GET", "/limit", actions.show_limit, Right.ACT))
             self._routes.append(Route("POST", "/limit", actions.set_limit, Right.ACT))
             self._routes.append(Route("GET", "/again", actions.show_form, Right.ADD))
@@ -200,7 +202,8 @@ class Board:
         may_quote_rows = isinstance(error, errors.StoreError) and not is_schema_error  # Databases quote rows in errors.
         message = "" if may_quote_rows and not request.may(Right.PAYLOADS) else scrub(str(error))
         if request.method == "POST" and status == 503 and not is_schema_error:
-            title, hint = "Result unknown", UNKNOWN_RESULT_HINT
+            title = "Result unknown"
+            hint = UNKNOWN_FORK_HINT if request.path == "/fork" else UNKNOWN_RESULT_HINT
         elif request.method == "POST" and status != 502:
             title, hint = "Not done", hint if is_schema_error else ""
         since = self._reader.outage_since if status == 503 and not is_schema_error else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +20,8 @@ from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, 
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.options import parse_integer
 from stowhand.protocols.search import HISTORY_STATES
-from stowhand.web.reader import Reader
+from stowhand.protocols.workflows import STEP_OF_CHILDREN, RecordedStep
+from stowhand.web.reader import MAX_CHILDREN, Reader
 from stowhand.web.request import InvalidField, PageNotFound, Reply, Request, Right, View, Visitor, read, text
 
 MAX_MARKUP_BYTES = 12_000
@@ -29,6 +32,10 @@ MAX_ERROR_LENGTH = 12_000
 """Maximum number of characters of the last error."""
 MAX_COPIED_BYTES = 3000
 """Maximum size of a payload for which the page shows how to enqueue a similar job; larger ones have links."""
+MAX_STEPS = 200
+"""Maximum number of steps on the page: the latest ones."""
+MAX_STEP_LENGTH = 200
+"""Maximum number of characters of the value or the error of a step."""
 FAILURE_PAYLOAD_FIELDS = {"job_id", "task", "arguments", "error_class", "error"}
 """Payload fields of a job that reports the failure of another job."""
 
@@ -45,6 +52,9 @@ async def show(request: Request, reader: Reader) -> View:
     payload = read_exact(job.payload_text)
     carried = read_carried(job.flags)
     is_failure_report = isinstance(payload, dict) and payload.keys() == FAILURE_PAYLOAD_FIELDS
+    steps = own_steps(await reader.steps(request.visitor, job.id))
+    has_children = any(step.remaining is not None for step in steps)
+    children = await reader.children(request.visitor, job.id) if has_children else ()
     values = {
         "page": "job",
         "job": job,
@@ -55,6 +65,11 @@ async def show(request: Request, reader: Reader) -> View:
             (_linked_reason(request, reason.text, job), reason.advice)
             for reason in (() if job.state in HISTORY_STATES else await reader.explain(request.visitor, job.id))
         ],
+        "steps": [(step, _step_text(step)) for step in steps[-MAX_STEPS:]],
+        "hidden_steps": len(steps[:-MAX_STEPS]),
+        "children": children[:MAX_CHILDREN],
+        "are_children_cut": len(children) > MAX_CHILDREN,
+        "child_states": Counter(child.state.value for child in children[:MAX_CHILDREN]),
         "payload": tree(payload) if can_see_payload else None,
         "result": _result_markup(job),
         "is_result_dropped": job.result_text == DROPPED_RESULT,
@@ -69,6 +84,19 @@ async def show(request: Request, reader: Reader) -> View:
         "is_short": len(job.payload_text) <= MAX_COPIED_BYTES,
     }
     return View(template="jobs.html", title=f"Job {job.id}", values=values)
+
+
+def own_steps(steps: Sequence[RecordedStep]) -> list[RecordedStep]:
+    """Return the steps of a job without the values of its children, which are on the children's pages."""
+    with_children = {step.name for step in steps if step.place == STEP_OF_CHILDREN}
+    return [step for step in steps if step.place == STEP_OF_CHILDREN or step.name not in with_children]
+
+
+def _step_text(step: RecordedStep) -> str:
+    """Return the start of the step's error or value. The value of a step with children is the store's own."""
+    value = None if step.place == STEP_OF_CHILDREN or step.value is None else redacted_text(step.value)
+    text = step.error or value or ""
+    return text if len(text) <= MAX_STEP_LENGTH else f"{text[:MAX_STEP_LENGTH]}…"
 
 
 def _result_markup(job: Job) -> Markup | str | None:

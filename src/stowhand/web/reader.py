@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.errors import ConfigurationError, LeaseLost, StoreUnreachable
 from stowhand.events import DashboardStoreLost, DashboardStoreRecovered, Events
 from stowhand.jobs.failed_attempts import FailedAttempt
-from stowhand.jobs.job import Job
+from stowhand.jobs.job import Job, State
 from stowhand.protocols.operator import HeldJobs, Reason
-from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
+from stowhand.protocols.queue_store import Failures, Inspector, JobFilter, QueueStore
 from stowhand.protocols.search import Search, SearchResult
 from stowhand.protocols.throughput import Period
+from stowhand.protocols.workflows import RecordedStep
 from stowhand.web.request import Forbidden, Right, Visitor
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ STORE_TIMEOUT_SECONDS = 10.0
 """Time after which a silent store counts as unreachable."""
 SCHEMA_CHECK_SECONDS = 60.0
 """Time between two checks of the schema."""
+MAX_CHILDREN = 50
+"""Maximum number of children on the page of a job."""
 
 _REQUIRED_PARTS = {Right.ACT: "admin", Right.ADD: "jobs"}
 """The part of the store that a right needs."""
@@ -95,6 +98,26 @@ class Reader:
         if visitor.may(Right.PAYLOADS):
             return attempts
         return [msgspec.structs.replace(attempt, error=None) for attempt in attempts]
+
+    async def steps(self, visitor: Visitor, job_id: int) -> Sequence[RecordedStep]:
+        """Return the recorded steps of a job; none if the store keeps or shows no steps."""
+
+        async def read_steps(store: QueueStore) -> Sequence[RecordedStep]:
+            try:
+                return () if store.workflows is None else await store.workflows.read(job_id)
+            except (ConfigurationError, LeaseLost):  # A remote store shows steps only to the worker of the job.
+                return ()
+
+        steps = await self.query(read_steps)
+        if visitor.may(Right.PAYLOADS):
+            return steps
+        return [msgspec.structs.replace(step, value=None, error=None) for step in steps]
+
+    async def children(self, visitor: Visitor, job_id: int) -> Sequence[Job]:
+        """Return the newest children of a workflow: one more than MAX_CHILDREN if there are more."""
+        children = JobFilter(parent_id=job_id, states=tuple(State), newest_first=True, limit=MAX_CHILDREN + 1)
+        jobs = await self._inspect(lambda inspect: inspect.list(children))
+        return [visible_job(visitor, job) for job in jobs or ()]
 
     async def search(self, visitor: Visitor, search_filter: Search) -> SearchResult | None:
         """Search jobs. Filters by payload contents need the right to see payloads."""

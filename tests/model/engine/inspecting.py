@@ -49,6 +49,7 @@ def matches(row: Row, job_filter: JobFilter) -> bool:
         and job_filter.task in (None, row.task)
         and job_filter.serial in (None, row.serial)
         and job_filter.key in (None, row.key)
+        and job_filter.parent_id is None
         and job_filter.worker in (None, row.worker)
         and (job_filter.error is None or job_filter.error.lower() in (row.last_error or "").lower())
         and (job_filter.since is None or at(row) >= job_filter.since)

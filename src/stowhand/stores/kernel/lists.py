@@ -21,6 +21,7 @@ _FILTER_CONDITIONS = {
     "serial": "serial = :serial",
     "key": "key = :key",
     "flag": "{has_flag}",
+    "parent_id": "parent_id = :parent_id",
     "error": "last_error IS NOT NULL AND {find}(lower(last_error), lower(:error)) > 0",
 }
 

@@ -27,7 +27,7 @@ PLANNER_SETTINGS = b"""
 """
 _VALUE_TYPES = {
     **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
-    **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
+    **dict.fromkeys(("id", "parent_id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
     **dict.fromkeys(("states", "tasks", "serials", "closed"), "text[]"),
     **dict.fromkeys(("priority", "seconds"), "int"),
